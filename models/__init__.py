@@ -1,0 +1,1 @@
+"""Tables, all SQL, and the rules that stand beside it: ids, IAM, projection, journal, secret stores."""
