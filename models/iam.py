@@ -1,0 +1,166 @@
+"""Who may do what: roles, the actions they stand for, resources, bindings, and the decision point.
+
+A binding gives an identity a role on a resource and on all below it: ``compute-fleet/global`` >
+``compute-tenant/{id}`` > ``compute-site/{id}``.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from sqlalchemy import bindparam, select
+
+from models.db import Database, Statement
+from models.tables import RoleBinding, Tenant, table
+
+ROOT_TENANT_ID = "root"
+"""The tenant of the platform's operator: owner of platform sites and of fleet secrets."""
+
+
+class Action(StrEnum):
+    """What can be decided on. The text is what audit rows and ``viewer.actions`` show."""
+
+    SITES_READ = "compute:sites:read"
+    SITES_MANAGE = "compute:sites:manage"
+    SECRETS_READ = "compute:secrets:read"
+    SECRETS_MANAGE = "compute:secrets:manage"
+    AUDIT_READ = "compute:audit:read"
+
+
+class Role(StrEnum):
+    """The roles of bindings."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+_READS = frozenset({Action.SITES_READ, Action.SECRETS_READ, Action.AUDIT_READ})
+
+ROLE_ACTIONS: dict[Role, frozenset[Action]] = {
+    Role.VIEWER: _READS,
+    Role.OPERATOR: _READS | {Action.SITES_MANAGE},
+    Role.ADMIN: _READS | {Action.SITES_MANAGE, Action.SECRETS_MANAGE},
+}
+"""The one table of what a role may do. ``secrets:read`` is metadata: no role reads a value."""
+
+
+class Resource(NamedTuple):
+    """What an action is decided on; ``tenant_id`` owns it (None: the fleet)."""
+
+    kind: str
+    id: str
+    tenant_id: str | None
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.id}"
+
+    @property
+    def lineage(self) -> tuple[str, ...]:
+        """The resource and those above it: a binding on any of them counts."""
+        above = () if self.kind == "compute-fleet" else ("compute-fleet/global",)
+        if self.kind == "compute-site":
+            above = (*above, f"compute-tenant/{self.tenant_id}")
+        return (*above, str(self))
+
+
+FLEET = Resource("compute-fleet", "global", None)
+
+
+def tenant_resource(tenant_id: str) -> Resource:
+    """``compute-tenant/{tenant_id}``."""
+    return Resource("compute-tenant", tenant_id, tenant_id)
+
+
+def site_resource(tenant_id: str, site_id: str) -> Resource:
+    """``compute-site/{site_id}``, owned by ``tenant_id``."""
+    return Resource("compute-site", site_id, tenant_id)
+
+
+class Binding(NamedTuple):
+    """A role on a resource."""
+
+    resource: str
+    role: str
+
+
+class Actor(NamedTuple):
+    """An authenticated caller and its bindings, at most ``auth_cache_ttl_seconds`` old."""
+
+    identity_id: str
+    name: str
+    tenant_id: str
+    bindings: tuple[Binding, ...]
+
+    def allowed(self, resource: Resource) -> frozenset[Action]:
+        """The actions that the actor's own bindings allow on ``resource``."""
+        return allowed_actions(self.bindings, resource)
+
+
+def allowed_actions(bindings: Sequence[Binding], resource: Resource) -> frozenset[Action]:
+    """The union of what each binding on ``resource`` or above it allows."""
+    lineage = resource.lineage
+    granted: frozenset[Action] = frozenset()
+    for binding in bindings:
+        if binding.resource in lineage:
+            granted |= ROLE_ACTIONS[Role(binding.role)]
+    return granted
+
+
+class DecisionPoint(Protocol):
+    """Decides mutations. It may be a remote service, so it is never awaited inside a transaction."""
+
+    async def decide(self, actor: Actor, action: Action, resource: Resource) -> bool:
+        """Whether ``actor`` may do ``action`` on ``resource``. Raises ApiError UNAVAILABLE if it cannot tell."""
+
+
+_BINDINGS = Statement(
+    select(table(RoleBinding).c.resource, table(RoleBinding).c.role).where(
+        table(RoleBinding).c.tenant_id == bindparam("tenant_id"),
+        table(RoleBinding).c.identity_id == bindparam("identity_id"),
+    ),
+    Binding,
+)
+
+
+class BindingDecisionPoint:
+    """The built-in decision point: role bindings as PostgreSQL holds them now, not as a cache remembers them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def decide(self, actor: Actor, action: Action, resource: Resource) -> bool:
+        """Whether a binding of the actor on ``resource`` or above allows ``action``."""
+        bindings = await self._database.all(_BINDINGS, tenant_id=actor.tenant_id, identity_id=actor.identity_id)
+        return action in allowed_actions(bindings, resource)
+
+
+class Reach(NamedTuple):
+    """How far an actor sees: all tenants (``everything``), whole tenants, or single sites.
+
+    It becomes the parameters of the access predicate; see :mod:`models.projection`.
+    """
+
+    everything: bool
+    tenant_ids: tuple[str, ...]
+    site_ids: tuple[str, ...]
+
+
+def reach(actor: Actor) -> Reach:
+    """What the actor's bindings let it read. Each role reads, so the role does not matter here."""
+    tenants: list[str] = []
+    sites: list[str] = []
+    for binding in actor.bindings:
+        kind, _, name = binding.resource.partition("/")
+        if kind == "compute-fleet":
+            return Reach(everything=True, tenant_ids=(), site_ids=())
+        (tenants if kind == "compute-tenant" else sites).append(name)
+    return Reach(everything=False, tenant_ids=tuple(tenants), site_ids=tuple(sites))
+
+
+_TENANT_EXISTS = Statement(select(table(Tenant).c.id).where(table(Tenant).c.id == bindparam("tenant_id")))
+
+
+async def tenant_exists(database: Database, tenant_id: str) -> bool:
+    """Whether there is such a tenant. Only a caller with a fleet binding may be told."""
+    return await database.first(_TENANT_EXISTS, tenant_id=tenant_id) is not None

@@ -1,0 +1,75 @@
+"""Ids: lowercase Crockford base32, time-ordered for things, derived for site tokens, and the random parts of bearers."""
+
+import hashlib
+import re
+import secrets
+import time
+import zlib
+
+ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+"""Crockford's base32 digits, lowercase: no i, l, o, u."""
+
+_DIGITS = "[0-9a-hjkmnp-tv-z]"
+
+TENANT_ID_PATTERN = r"^[A-Za-z0-9._:-]{1,128}$"
+SITE_ID_PATTERN = rf"^site_{_DIGITS}{{26,52}}$"
+TOKEN_ID_PATTERN = rf"^jt_{_DIGITS}{{26,52}}$"
+IDEMPOTENCY_KEY_PATTERN = r"^[A-Za-z0-9._~:/+=-]{1,128}$"
+
+SECRET_DIGITS = 52
+CHECKSUM_DIGITS = 7
+BEARER_PATTERN = rf"bcjt_{_DIGITS}{{26,52}}\.{_DIGITS}{{{SECRET_DIGITS + CHECKSUM_DIGITS}}}"
+"""The published pattern of a site token's bearer, for secret scanners."""
+
+_BEARER = re.compile(rf"bc(jt_{_DIGITS}{{26,52}})\.({_DIGITS}{{{SECRET_DIGITS}}})({_DIGITS}{{{CHECKSUM_DIGITS}}})")
+_API_KEY = re.compile(rf"(bck_{_DIGITS}{{26}})\.({_DIGITS}{{{SECRET_DIGITS}}})")
+
+
+def base32(data: bytes) -> str:
+    """``data`` as one big-endian number in Crockford digits, zero-padded so that equal lengths sort as bytes do."""
+    number = int.from_bytes(data, "big")
+    length = -(-len(data) * 8 // 5)
+    return "".join(ALPHABET[(number >> 5 * place) & 31] for place in range(length - 1, -1, -1))
+
+
+def new_id(prefix: str) -> str:
+    """``prefix_`` + 26 digits: 48 bits of Unix milliseconds, then 80 random bits (the ULID layout), so ids sort by age."""
+    milliseconds = time.time_ns() // 1_000_000
+    return f"{prefix}_{base32(milliseconds.to_bytes(6, 'big') + secrets.token_bytes(10))}"
+
+
+def new_secret() -> str:
+    """256 bits of the system's generator in 52 digits."""
+    return base32(secrets.token_bytes(32))
+
+
+def token_id(tenant_id: str, identity_id: str, idempotency_key: str) -> str:
+    """The id that a retry of the same caller with the same key finds again: ``jt_`` + SHA-256 in 52 digits.
+
+    Each part carries its length, so that no two triples encode alike; the first line separates this use of SHA-256
+    from every other.
+    """
+    digest = hashlib.sha256(b"better-compute/site-token-id/v1\n")
+    for part in (tenant_id, identity_id, idempotency_key):
+        encoded = part.encode()
+        digest.update(len(encoded).to_bytes(8, "big") + encoded)
+    return f"jt_{base32(digest.digest())}"
+
+
+def checksum(token_id: str, secret: str) -> str:
+    """CRC-32 in 7 digits over id and secret: tells a mangled paste from a wrong token before any hash is computed."""
+    return base32(zlib.crc32(f"{token_id}.{secret}".encode()).to_bytes(4, "big"))
+
+
+def parse_bearer(text: str) -> tuple[str, str] | None:
+    """``(token id, secret)`` of a well-formed bearer with the right checksum, else None. Whitespace is not forgiven."""
+    match = _BEARER.fullmatch(text)
+    if match is None or checksum(match[1], match[2]) != match[3]:
+        return None
+    return match[1], match[2]
+
+
+def parse_api_key(text: str) -> tuple[str, str] | None:
+    """``(key id, secret)`` of a well-formed API key ``bck_<id>.<secret>``, else None."""
+    match = _API_KEY.fullmatch(text)
+    return (match[1], match[2]) if match else None

@@ -1,0 +1,217 @@
+"""The journal: each change writes its event (outbox) and its audit row in its own transaction, or does not happen.
+
+Events are CloudEvents 1.0. Their data is allow-listed per type, so that a field added to a record never leaks by
+default. Audit rows are append-only for the serving role.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, bindparam, func, insert, literal, select, update
+from sqlalchemy import cast as sql_cast
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from models.db import Database, Reader, Statement, Transaction
+from models.ids import new_id
+from models.tables import AuditEvent, OutboxEvent, table
+
+OUTBOX = table(OutboxEvent)
+AUDIT = table(AuditEvent)
+
+EVENT_DATA: dict[str, frozenset[str]] = {
+    "security.site-token.created": frozenset({"tokenId", "siteId", "role", "maxUses", "expiresAt"}),
+    "security.site-token.revoked": frozenset({"tokenId", "siteId", "revokedAt"}),
+    "security.secret.put": frozenset({"reference", "name", "version"}),
+    "compute.site.created": frozenset({"siteId", "kind", "revision"}),
+    "compute.site.updated": frozenset({"siteId", "kind", "revision"}),
+    "compute.site.deleted": frozenset({"siteId", "kind", "revision"}),
+}
+"""Every event type and the data fields it may carry."""
+
+OUTBOX_CHANNEL = "bc_outbox"
+"""NOTIFY channel that wakes the relay when a transaction with events commits."""
+
+
+class Decision(StrEnum):
+    """How IAM decided."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+class Audit(NamedTuple):
+    """Who did or tried what. ``outcome`` is ``ok`` or the error code the caller got."""
+
+    tenant_id: str
+    actor: str
+    operation: str
+    action: str
+    resource: str
+    decision: Decision
+    request_id: str
+    outcome: str = "ok"
+
+
+class Event(NamedTuple):
+    """A CloudEvent to be. ``subject`` is ``compute-site/{id}`` or ``compute-tenant/{id}``."""
+
+    type: str
+    subject: str
+    tenant_id: str
+    site_id: str | None
+    data: Mapping[str, Any]
+
+
+class Delivery(NamedTuple):
+    """An event as the relay hands it to a sink."""
+
+    seq: int
+    id: str
+    type: str
+    subject: str
+    tenant_id: str
+    site_id: str | None
+    time: datetime
+    data: dict[str, Any]
+
+    def cloud_event(self) -> dict[str, Any]:
+        """The event in the JSON format of CloudEvents 1.0."""
+        return {
+            "specversion": "1.0",
+            "id": self.id,
+            "source": "/better-compute/control-api",
+            "type": self.type,
+            "subject": self.subject,
+            "time": self.time,
+            "datacontenttype": "application/json",
+            "tenantid": self.tenant_id,
+            "data": self.data,
+        }
+
+
+_AUDIT = Statement(
+    insert(AUDIT),
+    columns=[
+        "tenant_id",
+        "id",
+        "actor",
+        "operation",
+        "action",
+        "resource",
+        "decision",
+        "outcome",
+        "request_id",
+        "data",
+    ],
+)
+_SUBJECT_LOCK = Statement(select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("subject"), 0))))
+_EVENT = Statement(insert(OUTBOX), columns=["id", "type", "subject", "tenant_id", "site_id", "data"])
+_NOTIFY = Statement(select(func.pg_notify(OUTBOX_CHANNEL, "")))
+
+
+async def audit(tx: Transaction, entry: Audit, data: Mapping[str, Any] | None = None) -> None:
+    """Append one audit row. ``data`` is for references, names, versions and reasons; never for a value or hash."""
+    await tx.all(_AUDIT, id=new_id("aud"), **entry._asdict(), data=dict(data or {}))
+
+
+async def publish(tx: Transaction, event: Event) -> None:
+    """Append one event to the outbox. Raises ValueError for a type or data field that is not allow-listed.
+
+    The lock on the subject is held until commit: the next writer of the same subject takes its ``seq`` only after
+    this one committed, which makes ``seq`` the commit order per subject.
+    """
+    if not event.data.keys() <= EVENT_DATA.get(event.type, frozenset()):
+        raise ValueError(f"event {event.type} may not carry these fields: {sorted(event.data)}")
+    await tx.all(_SUBJECT_LOCK, subject=event.subject)
+    await tx.all(_EVENT, id=new_id("evt"), **event._asdict())
+    await tx.all(_NOTIFY)
+
+
+async def record(tx: Transaction, entry: Audit, event: Event) -> None:
+    """The audit row and the event of one change, in the change's own transaction. It comes last in it: the event's
+    subject lock should be held as briefly as can be.
+    """
+    await audit(tx, entry, event.data)
+    await publish(tx, event)
+
+
+# --- reading the audit trail -------------------------------------------------------------------------------------
+
+
+class AuditRow(NamedTuple):
+    """One row of the audit trail."""
+
+    tenant_id: str
+    id: str
+    time: datetime
+    actor: str
+    operation: str
+    action: str
+    resource: str
+    decision: str
+    outcome: str
+    request_id: str
+    data: dict[str, Any]
+
+
+AUDIT_COLUMNS = [AUDIT.c[name] for name in AuditRow._fields]
+
+# --- delivery ----------------------------------------------------------------------------------------------------
+
+_LEAD = Statement(select(func.pg_try_advisory_lock(literal(0x6263_6F75, BigInteger))))
+_PENDING = Statement(
+    select(*(OUTBOX.c[name] for name in Delivery._fields))
+    .where(OUTBOX.c.position.is_(None))
+    .order_by(OUTBOX.c.seq)
+    .limit(bindparam("limit")),
+    Delivery,
+)
+_LAST_POSITION = Statement(select(func.coalesce(func.max(OUTBOX.c.position), 0)))
+_delivered = (
+    func.unnest(
+        bindparam("seqs", type_=ARRAY(BigInteger)),
+        bindparam("positions", type_=ARRAY(BigInteger)),
+    )
+    .table_valued("seq", "position")
+    .render_derived()
+)
+_MARK = Statement(
+    update(OUTBOX)
+    .values(position=sql_cast(_delivered.c.position, BigInteger), delivered_at=func.clock_timestamp())
+    .where(OUTBOX.c.seq == _delivered.c.seq)
+)
+_BACKLOG = Statement(select(func.count()).where(OUTBOX.c.position.is_(None)))
+
+
+async def lead(session: Reader) -> bool:
+    """Whether this session is now the one that delivers, over all processes; it stays so until it ends.
+
+    One relay at a time keeps the order per subject, and makes ``position`` strictly rise.
+    """
+    (locked,) = await session.one(_LEAD)
+    return bool(locked)
+
+
+async def undelivered(session: Reader, *, limit: int) -> list[Delivery]:
+    """The oldest undelivered events, at most ``limit``. One whose transaction commits late is found by a later call:
+    nothing here goes by "greater than the last seen", so nothing is passed over.
+    """
+    return await session.all(_PENDING, limit=limit)
+
+
+async def mark_delivered(session: Reader, events: list[Delivery]) -> None:
+    """Give delivered ``events`` their positions, in their order. The caller's session leads."""
+    (last,) = await session.one(_LAST_POSITION)
+    await session.all(
+        _MARK,
+        seqs=[event.seq for event in events],
+        positions=list(range(last + 1, last + 1 + len(events))),
+    )
+
+
+async def backlog(database: Database) -> int:
+    """How many events wait for delivery."""
+    (count,) = await database.one(_BACKLOG)
+    return int(count)
