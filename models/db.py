@@ -50,14 +50,22 @@ class Statement(Generic[Row]):
     __slots__ = ("_defaults", "_make", "_names", "sql")
 
     def __init__(
-        self, expression: Executable, row: Callable[..., Row] = cast("Any", tuple), *, columns: Sequence[str] = ()
+        self,
+        expression: Executable,
+        row: Callable[..., Row] = cast("Any", tuple),
+        *,
+        columns: Sequence[str] = (),
     ) -> None:
         """``columns`` names the columns of an INSERT, which become parameters of the same names."""
-        compiled = cast("SQLCompiler", expression.compile(dialect=_DIALECT, column_keys=list(columns) or None))
+        compiled = cast(
+            "SQLCompiler", expression.compile(dialect=_DIALECT, column_keys=list(columns) or None)
+        )
         self.sql = str(compiled)
         names = tuple(compiled.positiontup or ())
         self._defaults = {
-            name: compiled.params[name] for name in names if not compiled.binds[name].required and name not in columns
+            name: compiled.params[name]
+            for name in names
+            if not compiled.binds[name].required and name not in columns
         }
         self._names = names
         self._make = getattr(row, "_make", row)
@@ -120,8 +128,8 @@ class Database(Reader):
         super().__init__(cast("_Connection", self))
 
     @classmethod
-    async def open(cls, url: str, *, role: Role, size: int, timeout_seconds: float) -> Self:
-        """A pool of at most ``size`` connections that act as ``role``; connects when first used.
+    async def open(cls, url: str, *, role: Role | None, size: int, timeout_seconds: float) -> Self:
+        """A pool of at most ``size`` connections that act as ``role`` (None: as the login); connects when first used.
 
         Every wait is bounded by ``timeout_seconds``: for a connection, and for a statement (by the server too, so
         that an abandoned statement does not hold its locks).
@@ -133,11 +141,11 @@ class Database(Reader):
             timeout=timeout_seconds,
             command_timeout=timeout_seconds,
             reset=_assert_idle,
-            init=_set_codecs,
+            init=set_codecs,
             max_inactive_connection_lifetime=0,
             server_settings={
-                "role": role,
-                "application_name": f"better-compute {role}",
+                "role": role or "none",
+                "application_name": f"better-compute {role or 'owner'}",
                 "timezone": "UTC",
                 "statement_timeout": str(int(timeout_seconds * 1000)),
                 "idle_in_transaction_session_timeout": str(int(timeout_seconds * 2000)),
@@ -197,7 +205,7 @@ async def _assert_idle(connection: asyncpg.Connection) -> None:
         raise asyncpg.InterfaceError("connection released inside a transaction")
 
 
-async def _set_codecs(connection: asyncpg.Connection) -> None:
+async def set_codecs(connection: asyncpg.Connection) -> None:
     await connection.set_type_codec(
         "jsonb",
         schema="pg_catalog",

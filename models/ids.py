@@ -5,10 +5,12 @@ import re
 import secrets
 import time
 import zlib
+from datetime import UTC, datetime, timedelta
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base32 digits, lowercase: no i, l, o, u."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DIGITS = "[0-9a-hjkmnp-tv-z]"
 
 TENANT_ID_PATTERN = r"^[A-Za-z0-9._:-]{1,128}$"
@@ -21,7 +23,9 @@ CHECKSUM_DIGITS = 7
 BEARER_PATTERN = rf"bcjt_{_DIGITS}{{26,52}}\.{_DIGITS}{{{SECRET_DIGITS + CHECKSUM_DIGITS}}}"
 """The published pattern of a site token's bearer, for secret scanners."""
 
-_BEARER = re.compile(rf"bc(jt_{_DIGITS}{{26,52}})\.({_DIGITS}{{{SECRET_DIGITS}}})({_DIGITS}{{{CHECKSUM_DIGITS}}})")
+_BEARER = re.compile(
+    rf"bc(jt_{_DIGITS}{{26,52}})\.({_DIGITS}{{{SECRET_DIGITS}}})({_DIGITS}{{{CHECKSUM_DIGITS}}})"
+)
 _API_KEY = re.compile(rf"(bck_{_DIGITS}{{26}})\.({_DIGITS}{{{SECRET_DIGITS}}})")
 
 
@@ -32,10 +36,13 @@ def base32(data: bytes) -> str:
     return "".join(ALPHABET[(number >> 5 * place) & 31] for place in range(length - 1, -1, -1))
 
 
-def new_id(prefix: str) -> str:
-    """``prefix_`` + 26 digits: 48 bits of Unix milliseconds, then 80 random bits (the ULID layout), so ids sort by age."""
-    milliseconds = time.time_ns() // 1_000_000
-    return f"{prefix}_{base32(milliseconds.to_bytes(6, 'big') + secrets.token_bytes(10))}"
+def new_id(prefix: str, at: datetime | None = None) -> str:
+    """``prefix_`` + 26 digits: 56 bits of Unix microseconds, then 72 random bits, so that ids sort by age.
+
+    ``at`` is the row's ``created_at`` by the database's clock where lists promise that order; else this host's clock.
+    """
+    microseconds = time.time_ns() // 1000 if at is None else (at - _EPOCH) // timedelta(microseconds=1)
+    return f"{prefix}_{base32(microseconds.to_bytes(7, 'big') + secrets.token_bytes(9))}"
 
 
 def new_secret() -> str:

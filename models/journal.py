@@ -137,27 +137,6 @@ async def record(tx: Transaction, entry: Audit, event: Event) -> None:
     await publish(tx, event)
 
 
-# --- reading the audit trail -------------------------------------------------------------------------------------
-
-
-class AuditRow(NamedTuple):
-    """One row of the audit trail."""
-
-    tenant_id: str
-    id: str
-    time: datetime
-    actor: str
-    operation: str
-    action: str
-    resource: str
-    decision: str
-    outcome: str
-    request_id: str
-    data: dict[str, Any]
-
-
-AUDIT_COLUMNS = [AUDIT.c[name] for name in AuditRow._fields]
-
 # --- delivery ----------------------------------------------------------------------------------------------------
 
 _LEAD = Statement(select(func.pg_try_advisory_lock(literal(0x6263_6F75, BigInteger))))

@@ -98,7 +98,9 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise KeyFilesError(f"cannot read {path} ({error.strerror}): run `bcd init` first, as the same user") from None
+        raise KeyFilesError(
+            f"cannot read {path} ({error.strerror}): run `bcd init` first, as the same user"
+        ) from None
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -6,12 +6,26 @@ tenant, ``*``), and the caller's bindings reach the tenant as a whole or the sit
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, and_, bindparam, delete, exists, insert, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Select,
+    Subquery,
+    and_,
+    any_,
+    bindparam,
+    delete,
+    exists,
+    insert,
+    literal,
+    or_,
+    select,
+)
 from sqlalchemy import Text as SqlText
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from models.db import Statement, Transaction
-from models.iam import ROOT_TENANT_ID, Actor, reach
+from models.iam import Actor, reach
 from models.tables import SiteVisibility, table
 
 EVERY_TENANT = "*"
@@ -21,9 +35,9 @@ VISIBILITY = table(SiteVisibility)
 
 
 class View(NamedTuple):
-    """The parameters of the access predicate: whose view it is, and to which sites the caller is held.
+    """The parameters of the access predicate: as whom the caller looks, and to which sites it is held.
 
-    ``viewers`` None: the view of any tenant (a fleet binding, asking by id alone). ``site_ids`` None: all sites.
+    ``viewers`` None: as any tenant (a fleet binding, asking by id). ``site_ids`` None: not held to single sites.
     """
 
     viewers: list[str] | None
@@ -33,7 +47,7 @@ class View(NamedTuple):
 def view_of(actor: Actor, tenant_id: str) -> View | None:
     """What ``actor`` sees as ``tenant_id``; None if that tenant does not exist for it.
 
-    For an actor with a fleet binding the caller of this function checks that the tenant exists at all.
+    For an actor with a fleet binding, the caller of this function checks that the tenant exists at all.
     """
     bounds = reach(actor)
     viewers = [tenant_id, EVERY_TENANT]
@@ -44,28 +58,62 @@ def view_of(actor: Actor, tenant_id: str) -> View | None:
     return None
 
 
-def visible(site_id: ColumnElement[str]) -> ColumnElement[bool]:
-    """The access predicate over ``site_id``. Parameters ``viewers`` and ``site_ids``, as View has them.
+def widest_view(actor: Actor) -> View:
+    """What ``actor`` sees as any tenant that exists for it: for lookups by id alone, such as ``node(id:)``."""
+    bounds = reach(actor)
+    if bounds.everything:
+        return View(None, None)
+    if bounds.tenant_ids:
+        return View([*bounds.tenant_ids, EVERY_TENANT], None)
+    return View([actor.tenant_id, EVERY_TENANT], list(bounds.site_ids))
 
-    A semi-join: a site that two rows make visible is still one site.
+
+_VIEWERS: Any = bindparam("viewers", type_=ARRAY(SqlText))
+_SITE_IDS: Any = bindparam("site_ids", type_=ARRAY(SqlText))
+
+
+def visible(site_id: ColumnElement[str], *, listed_only: bool = False) -> ColumnElement[bool]:
+    """The access predicate over ``site_id``. Its parameters are those of View.
+
+    A semi-join: a site that two rows make visible is still one site. ``listed_only`` leaves deleted sites out.
     """
-    viewers: Any = bindparam("viewers", type_=ARRAY(SqlText))
-    site_ids: Any = bindparam("site_ids", type_=ARRAY(SqlText))
-    return and_(
-        exists(
-            select(1).where(
-                VISIBILITY.c.site_id == site_id,
-                or_(viewers.is_(None), VISIBILITY.c.viewer_tenant_id == viewers.any_()),
-            )
-        ),
-        or_(site_ids.is_(None), site_id == site_ids.any_()),
+    seen = select(1).where(
+        VISIBILITY.c.site_id == site_id,
+        or_(_VIEWERS.is_(None), VISIBILITY.c.viewer_tenant_id == any_(_VIEWERS)),
     )
+    if listed_only:
+        seen = seen.where(VISIBILITY.c.listed)
+    return and_(exists(seen), or_(_SITE_IDS.is_(None), site_id == any_(_SITE_IDS)))
+
+
+def visible_page(
+    tenant_id: ColumnElement[str],
+    after: ColumnElement[str] | None,
+    limit: ColumnElement[int],
+    *,
+    descending: bool,
+) -> Subquery:
+    """The access predicate in the shape that a page in id order is cut from: the ids and owners of the next ``limit``
+    listed sites of ``tenant_id``'s view. Two short index ranges, whatever the number of sites, tenants or statistics.
+    """
+
+    def branch(viewer: ColumnElement[str]) -> CompoundSelect[Any] | Select[Any]:
+        ids = VISIBILITY.c.site_id
+        rows = select(ids, VISIBILITY.c.owner_tenant_id).where(
+            VISIBILITY.c.viewer_tenant_id == viewer,
+            VISIBILITY.c.listed,
+            or_(_SITE_IDS.is_(None), ids == any_(_SITE_IDS)),
+        )
+        if after is not None:
+            rows = rows.where(ids < after if descending else ids > after)
+        cut = rows.order_by(ids.desc() if descending else ids).limit(limit).subquery()
+        return select(cut.c.site_id, cut.c.owner_tenant_id)
+
+    return branch(tenant_id).union(branch(literal(EVERY_TENANT))).subquery("visible")
 
 
 _CLEAR = Statement(delete(VISIBILITY).where(VISIBILITY.c.site_id == bindparam("site")))
-_ADD = Statement(
-    insert(VISIBILITY), columns=["viewer_tenant_id", "site_id", "owner_tenant_id", "listed"]
-)
+_ADD = Statement(insert(VISIBILITY), columns=["viewer_tenant_id", "site_id", "owner_tenant_id", "listed"])
 
 
 async def project(
@@ -86,8 +134,3 @@ async def project(
         await tx.all(
             _ADD, viewer_tenant_id=viewer, site_id=site_id, owner_tenant_id=tenant_id, listed=not deleted
         )
-
-
-def owns_platform(tenant_id: str) -> bool:
-    """Whether the sites of ``tenant_id`` are platform sites."""
-    return tenant_id == ROOT_TENANT_ID

@@ -73,7 +73,9 @@ class SecretValue(Sensitive[bytes]):
         return core_schema.no_info_plain_validator_function(cls.of)
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         return {
             "type": "string",
             "minLength": 1,

@@ -123,7 +123,9 @@ class Site(SQLModel, table=True):
         CheckConstraint("(kind = 'dedicated') = (dedicated_to IS NOT NULL)", name="dedicated_to"),
         CheckConstraint("(kind = 'custom') = (tenant_id <> 'root')", name="owner"),
         Index("ix_sites_name_id", "name", "id"),
-        Index("ix_sites_labels", "labels", postgresql_using="gin", postgresql_ops={"labels": "jsonb_path_ops"}),
+        Index(
+            "ix_sites_labels", "labels", postgresql_using="gin", postgresql_ops={"labels": "jsonb_path_ops"}
+        ),
     )
 
     tenant_id: str = _text(primary_key=True)
@@ -221,7 +223,9 @@ class SecretVersion(SQLModel, table=True):
 
     __tablename__ = "secret_versions"
     __table_args__ = (
-        ForeignKeyConstraint(["tenant_id", "scope", "name"], ["secrets.tenant_id", "secrets.scope", "secrets.name"]),
+        ForeignKeyConstraint(
+            ["tenant_id", "scope", "name"], ["secrets.tenant_id", "secrets.scope", "secrets.name"]
+        ),
         UniqueConstraint("tenant_id", "created_by", "idempotency_key"),
     )
 

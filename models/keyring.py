@@ -1,0 +1,193 @@
+"""API keys and OIDC subjects: who a credential belongs to, kept in process for a few seconds at most.
+
+A key ``bck_<id>.<secret>`` is looked up by its id and proven by SHA-256 of its secret in constant time. A hit is kept
+for ``ttl_seconds`` and dropped at once when PostgreSQL notifies that the key, its identity or a binding changed.
+"""
+
+import hashlib
+import hmac
+import time
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, Text, any_, bindparam, func, insert, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from models.db import Database, Statement, Transaction
+from models.iam import Actor, Binding, Resource, Role
+from models.ids import new_id, new_secret, parse_api_key
+from models.sensitive import BearerToken
+from models.tables import ApiKey, IdentityRecord, RoleBinding, table
+
+KEYS, IDENTITIES, BINDINGS = table(ApiKey), table(IdentityRecord), table(RoleBinding)
+
+IAM_CHANNEL = "bc_iam"
+"""NOTIFY channel of changed keys, identities and bindings; the payload is the identity's id."""
+
+MAX_KEPT = 10_000
+
+
+class _Kept(NamedTuple):
+    actor: Actor
+    secret_sha256: bytes
+    until: float
+
+
+class _KeyRow(NamedTuple):
+    secret_sha256: bytes
+    identity_id: str
+    name: str
+    tenant_id: str
+    resources: list[str]
+    roles: list[str]
+
+
+def _bound(column: ColumnElement[str]) -> ColumnElement[list[str]]:
+    """``column`` of the identity's bindings as an array; two such arrays have the same order."""
+    rows = (
+        select(column)
+        .where(BINDINGS.c.tenant_id == IDENTITIES.c.tenant_id, BINDINGS.c.identity_id == IDENTITIES.c.id)
+        .order_by(BINDINGS.c.resource, BINDINGS.c.role)
+        .correlate(IDENTITIES)
+    )
+    return func.array(rows.scalar_subquery(), type_=ARRAY(Text))
+
+
+_ACTOR_COLUMNS = [
+    IDENTITIES.c.id,
+    IDENTITIES.c.name,
+    IDENTITIES.c.tenant_id,
+    _bound(BINDINGS.c.resource),
+    _bound(BINDINGS.c.role),
+]
+_BY_KEY = Statement(
+    select(KEYS.c.secret_sha256, *_ACTOR_COLUMNS)
+    .join(IDENTITIES, (IDENTITIES.c.tenant_id == KEYS.c.tenant_id) & (IDENTITIES.c.id == KEYS.c.identity_id))
+    .where(KEYS.c.id == bindparam("key_id"), KEYS.c.revoked_at.is_(None)),
+    _KeyRow,
+)
+_BY_SUBJECT = Statement(
+    select(bindparam("none", b"", type_=KEYS.c.secret_sha256.type), *_ACTOR_COLUMNS).where(
+        IDENTITIES.c.subject == bindparam("subject")
+    ),
+    _KeyRow,
+)
+_TOUCH = Statement(
+    update(KEYS)
+    .where(KEYS.c.id == any_(bindparam("key_ids", type_=ARRAY(Text))))
+    .values(last_used_at=func.clock_timestamp())
+)
+
+
+class Keyring:
+    """Turns credentials into actors."""
+
+    def __init__(self, database: Database, *, ttl_seconds: float) -> None:
+        self._database = database
+        self._ttl_seconds = ttl_seconds
+        self._kept: dict[str, _Kept] = {}
+        self._used: set[str] = set()
+        self._forgotten = 0
+
+    async def by_key(self, credential: BearerToken) -> Actor | None:
+        """The actor of an API key; None for a malformed, unknown, wrong or revoked one."""
+        parsed = parse_api_key(credential.reveal())
+        if parsed is None:
+            return None
+        key_id, secret = parsed
+        digest = hashlib.sha256(secret.encode()).digest()
+        kept = self._kept.get(key_id)
+        if kept is None or kept.until < time.monotonic():
+            kept = await self._load(key_id)
+        if kept is None or not hmac.compare_digest(kept.secret_sha256, digest):
+            return None
+        self._used.add(key_id)
+        return kept.actor
+
+    async def by_subject(self, subject: str) -> Actor | None:
+        """The actor of a verified OIDC subject ``iss|sub``, or None if no identity carries it."""
+        row = await self._database.first(_BY_SUBJECT, subject=subject)
+        return None if row is None else _actor(row)
+
+    def forget(self, identity_id: str | None = None) -> None:
+        """Drop what is kept of an identity, or everything. Called on notification, and when one may have been missed."""
+        self._forgotten += 1
+        self._kept = {
+            key: kept
+            for key, kept in self._kept.items()
+            if identity_id is not None and kept.actor.identity_id != identity_id
+        }
+
+    async def flush_last_use(self) -> None:
+        """Write when keys were last used, in one statement; called every few seconds, off the request's path."""
+        used, self._used = self._used, set()
+        if not used:
+            return
+        try:
+            await self._database.all(_TOUCH, key_ids=sorted(used))
+        except BaseException:
+            self._used |= used
+            raise
+
+    async def _load(self, key_id: str) -> _Kept | None:
+        # A change that is notified while the row is on its way must not be overwritten by the row from before it.
+        forgotten = self._forgotten
+        row = await self._database.first(_BY_KEY, key_id=key_id)
+        if row is None:
+            self._kept.pop(key_id, None)
+            return None
+        kept = _Kept(_actor(row), row.secret_sha256, time.monotonic() + self._ttl_seconds)
+        if forgotten == self._forgotten and self._ttl_seconds > 0:
+            if len(self._kept) >= MAX_KEPT:
+                self._kept.clear()
+            self._kept[key_id] = kept
+        return kept
+
+
+def _actor(row: _KeyRow) -> Actor:
+    bindings = tuple(Binding(*pair) for pair in zip(row.resources, row.roles, strict=True))
+    return Actor(row.identity_id, row.name, row.tenant_id, bindings)
+
+
+# --- making identities and keys ----------------------------------------------------------------------------------
+
+_ADD_IDENTITY = Statement(insert(IDENTITIES).inline(), columns=["tenant_id", "id", "name", "subject"])
+_ADD_KEY = Statement(insert(KEYS).inline(), columns=["tenant_id", "id", "identity_id", "secret_sha256"])
+_ADD_BINDING = Statement(insert(BINDINGS).inline(), columns=["tenant_id", "identity_id", "resource", "role"])
+_REVOKE_KEY = Statement(
+    update(KEYS)
+    .where(KEYS.c.id == bindparam("key_id"), KEYS.c.revoked_at.is_(None))
+    .values(revoked_at=func.clock_timestamp())
+    .returning(KEYS.c.id)
+)
+
+
+async def add_identity(tx: Transaction, tenant_id: str, name: str, *, subject: str | None = None) -> str:
+    """A new identity of the tenant; returns its id."""
+    identity_id = new_id("idn")
+    await tx.all(_ADD_IDENTITY, tenant_id=tenant_id, id=identity_id, name=name, subject=subject)
+    return identity_id
+
+
+async def bind(tx: Transaction, tenant_id: str, identity_id: str, resource: Resource, role: Role) -> None:
+    """Give the identity a role on a resource."""
+    await tx.all(
+        _ADD_BINDING, tenant_id=tenant_id, identity_id=identity_id, resource=str(resource), role=role.value
+    )
+
+
+async def add_key(tx: Transaction, tenant_id: str, identity_id: str) -> BearerToken:
+    """A new API key of the identity. The caller shows it once; only SHA-256 of its 256 random bits is stored."""
+    key_id, secret = new_id("bck"), new_secret()
+    await tx.all(
+        _ADD_KEY,
+        tenant_id=tenant_id,
+        id=key_id,
+        identity_id=identity_id,
+        secret_sha256=hashlib.sha256(secret.encode()).digest(),
+    )
+    return BearerToken(f"{key_id}.{secret}")
+
+
+async def revoke_key(tx: Transaction, key_id: str) -> bool:
+    """Revoke the key; every server drops it at once. False if it was revoked already or does not exist."""
+    return await tx.first(_REVOKE_KEY, key_id=key_id) is not None

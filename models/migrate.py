@@ -1,0 +1,78 @@
+"""Migrations: bring a database to this version's schema, tell whether it is there, and make the first tenant."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import asyncpg
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, NullPool, func, literal_column, select, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from models.db import Database, Statement, plain_url
+from models.tables import SQLModel
+
+T = TypeVar("T")
+
+_MIGRATION_LOCK = 0x6263_6D67
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent.parent / "migrations"))
+    return config
+
+
+HEAD = ScriptDirectory.from_config(_config()).get_current_head()
+"""The revision that this version of the server needs."""
+
+
+async def upgrade(url: str, revision: str = "head") -> None:
+    """Bring the database at ``url`` to ``revision``. Several callers at once are safe: they wait for one another."""
+
+    def run(connection: Connection) -> None:
+        connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+    await _run(url, run)
+
+
+async def differences(url: str) -> list[str]:
+    """What the migrated database at ``url`` lacks or has beyond the tables declared in :mod:`models.tables`."""
+
+    def run(connection: Connection) -> list[str]:
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "compare_server_default": True}
+        )
+        return [str(difference) for difference in compare_metadata(context, SQLModel.metadata)]
+
+    return await _run(url, run)
+
+
+_VERSION = Statement(select(literal_column("version_num")).select_from(text("alembic_version")))
+
+
+async def is_current(database: Database) -> bool:
+    """Whether the database has this version's schema. Raises what :func:`models.db.unavailable` knows."""
+    try:
+        row = await database.first(_VERSION)
+    except asyncpg.UndefinedTableError:
+        return False
+    return row is not None and row[0] == HEAD
+
+
+async def _run(url: str, work: Callable[[Connection], T]) -> T:
+    engine = create_async_engine(
+        plain_url(url).replace("postgresql://", "postgresql+asyncpg://", 1), poolclass=NullPool
+    )
+    try:
+        async with engine.begin() as connection:
+            return await connection.run_sync(work)
+    finally:
+        await engine.dispose()

@@ -1,0 +1,356 @@
+"""Sites: create, change, delete, look up and list. What a caller may see is decided by :mod:`models.projection`."""
+
+import hashlib
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import orjson
+from sqlalchemy import ColumnElement, Text, any_, bindparam, func, select, tuple_, update
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
+
+from models.db import Database, Reader, Statement, Transaction
+from models.errors import not_found
+from models.ids import new_id
+from models.pages import Keyset, Page
+from models.projection import View, project, visible, visible_page
+from models.tables import Site, table
+
+SITES = table(Site)
+
+
+class SiteKind(StrEnum):
+    """Whose hardware a site is, and who sees it."""
+
+    SHARED = "shared"
+    DEDICATED = "dedicated"
+    CUSTOM = "custom"
+
+
+class SiteRow(NamedTuple):
+    """A site as it is read. ``labels`` are ``{"key": ..., "value": ...}``, in the order given."""
+
+    id: str
+    tenant_id: str
+    kind: SiteKind
+    name: str
+    region: str
+    labels: list[dict[str, str]]
+    dedicated_to: str | None
+    revision: int
+    created_at: datetime
+    updated_at: datetime
+    deleted_at: datetime | None
+
+
+class SiteDraft(NamedTuple):
+    """What a new site is to be. ``created_by`` and ``idempotency_key`` find it again on a retry."""
+
+    tenant_id: str
+    kind: SiteKind
+    name: str
+    region: str
+    labels: list[dict[str, str]]
+    dedicated_to: str | None
+    created_by: str
+    idempotency_key: str
+
+    @property
+    def request_sha256(self) -> bytes:
+        """Tells a retry from another request under the same key. Nothing in a site is secret."""
+        return hashlib.sha256(orjson.dumps(list(self))).digest()
+
+
+class SiteSort(StrEnum):
+    """What a list of sites is ordered by; ties are broken by id. Ids follow ``created_at``, so it is the id's order."""
+
+    CREATED_AT = "created_at"
+    NAME = "name"
+
+
+class SiteQuery(NamedTuple):
+    """The filter and order of a list of sites. None: not filtered by that."""
+
+    kinds: Sequence[str] | None = None
+    region: str | None = None
+    name_contains: str | None = None
+    label_key: str | None = None
+    label_value: str | None = None
+    include_deleted: bool = False
+    sort: SiteSort = SiteSort.CREATED_AT
+    descending: bool = False
+
+
+_COLUMNS = [SITES.c[name] for name in SiteRow._fields]
+
+# --- one site ----------------------------------------------------------------------------------------------------
+
+_FIND = Statement(select(*_COLUMNS).where(SITES.c.id == bindparam("id"), visible(SITES.c.id)), SiteRow)
+_FIND_MANY = Statement(
+    select(*_COLUMNS).where(SITES.c.id == any_(bindparam("ids", type_=ARRAY(Text))), visible(SITES.c.id)),
+    SiteRow,
+)
+
+
+async def find(reader: Reader, view: View, site_id: str) -> SiteRow | None:
+    """The site if ``view`` sees it, deleted or not."""
+    return await reader.first(_FIND, id=site_id, viewers=view.viewers, site_ids=view.site_ids)
+
+
+async def find_many(reader: Reader, view: View, site_ids: Sequence[str]) -> dict[str, SiteRow]:
+    """Those of the sites that ``view`` sees, by id."""
+    rows = await reader.all(_FIND_MANY, ids=list(site_ids), viewers=view.viewers, site_ids=view.site_ids)
+    return {row.id: row for row in rows}
+
+
+# --- lists -------------------------------------------------------------------------------------------------------
+
+
+def _filters(query: SiteQuery) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if query.kinds is not None:
+        conditions.append(SITES.c.kind == any_(bindparam("kinds", type_=ARRAY(Text))))
+    if query.region is not None:
+        conditions.append(SITES.c.region == bindparam("region"))
+    if query.name_contains is not None:
+        conditions.append(SITES.c.name.ilike(bindparam("name_pattern"), escape="\\"))
+    if query.label_key is not None:
+        conditions.append(SITES.c.labels.op("@>")(bindparam("label", type_=JSONB)))
+    return conditions
+
+
+def _shape(query: SiteQuery) -> SiteQuery:
+    """What of ``query`` decides its SQL: which filters are set, not their values. The key of the statement cache."""
+    return SiteQuery(
+        kinds=None if query.kinds is None else (),
+        region=None if query.region is None else "",
+        name_contains=None if query.name_contains is None else "",
+        label_key=None if query.label_key is None else "",
+        include_deleted=query.include_deleted,
+        sort=query.sort,
+        descending=query.descending,
+    )
+
+
+@lru_cache(maxsize=256)
+def _page_statement(shape: SiteQuery, *, continued: bool) -> Statement[SiteRow]:
+    limit: ColumnElement[int] = bindparam("limit", type_=SITES.c.revision.type)
+    after: ColumnElement[str] = bindparam("after_id", type_=Text)
+    if shape == SiteQuery(descending=shape.descending):  # no filter: cut the page from the projection
+        cut = visible_page(
+            bindparam("viewer", type_=Text), after if continued else None, limit, descending=shape.descending
+        )
+        statement = select(*_COLUMNS).join(
+            cut, (SITES.c.tenant_id == cut.c.owner_tenant_id) & (SITES.c.id == cut.c.site_id)
+        )
+        order: list[ColumnElement[Any]] = [cut.c.site_id]
+    else:
+        order = [SITES.c.name, SITES.c.id] if shape.sort is SiteSort.NAME else [SITES.c.id]
+        key = [bindparam("after_name", type_=Text), after] if shape.sort is SiteSort.NAME else [after]
+        statement = select(*_COLUMNS).where(
+            visible(SITES.c.id, listed_only=not shape.include_deleted), *_filters(shape)
+        )
+        if continued:
+            mine, theirs = tuple_(*order), tuple_(*key)
+            statement = statement.where(mine < theirs if shape.descending else mine > theirs)
+    return Statement(
+        statement.order_by(*(column.desc() if shape.descending else column for column in order)).limit(limit),
+        SiteRow,
+    )
+
+
+@lru_cache(maxsize=64)
+def _count_statement(shape: SiteQuery) -> Statement[tuple[int]]:
+    return Statement(
+        select(func.count())
+        .select_from(SITES)
+        .where(visible(SITES.c.id, listed_only=not shape.include_deleted), *_filters(shape))
+    )
+
+
+_LIKE_ESCAPES = str.maketrans({"\\": "\\\\", "%": "\\%", "_": "\\_"})
+
+
+def _by_name(row: SiteRow) -> tuple[str, str]:
+    return row.name, row.id
+
+
+def _by_id(row: SiteRow) -> tuple[str]:
+    return (row.id,)
+
+
+async def page(
+    database: Database, view: View, tenant_id: str, query: SiteQuery, *, first: int, after: str | None
+) -> Page[SiteRow]:
+    """The sites that ``view`` (of ``tenant_id``) sees, filtered and ordered by ``query``.
+
+    Raises ApiError INVALID_ARGUMENT for a cursor of another list.
+    """
+    by_name = query.sort is SiteSort.NAME
+    keyset = Keyset.of((str, str) if by_name else (str,), "sites", tenant_id, list(query))
+    shape = _shape(query)
+    parameters: dict[str, Any] = {
+        "viewers": view.viewers,
+        "site_ids": view.site_ids,
+        "viewer": tenant_id,
+        "kinds": None if query.kinds is None else list(query.kinds),
+        "region": query.region,
+        "name_pattern": f"%{(query.name_contains or '').translate(_LIKE_ESCAPES)}%",
+        "label": [
+            {"key": query.label_key}
+            if query.label_value is None
+            else {"key": query.label_key, "value": query.label_value}
+        ],
+        "limit": first + 1,
+    }
+    if after is not None:
+        *name, site_id = keyset.key(after)
+        parameters |= {"after_id": site_id, "after_name": name[0] if name else None}
+
+    async def count() -> int:
+        return (await database.one(_count_statement(shape), **parameters))[0]
+
+    rows = await database.all(_page_statement(shape, continued=after is not None), **parameters)
+    return Page(
+        rows, first=first, after=after, keyset=keyset, key=_by_name if by_name else _by_id, count=count
+    )
+
+
+# --- changes -----------------------------------------------------------------------------------------------------
+
+_NOW = Statement(select(func.clock_timestamp()))
+_INSERT = Statement(
+    insert(SITES)
+    .on_conflict_do_nothing(index_elements=["tenant_id", "created_by", "idempotency_key"])
+    .returning(*_COLUMNS),
+    SiteRow,
+    columns=[
+        *SiteDraft._fields,
+        "id",
+        "revision",
+        "created_at",
+        "updated_at",
+        "request_sha256",
+    ],
+)
+_BY_KEY = Statement(
+    select(SITES.c.id, SITES.c.request_sha256).where(
+        SITES.c.tenant_id == bindparam("tenant_id"),
+        SITES.c.created_by == bindparam("created_by"),
+        SITES.c.idempotency_key == bindparam("idempotency_key"),
+    )
+)
+_OF_OWNER = select(*_COLUMNS).where(
+    SITES.c.tenant_id == bindparam("tenant_id"), SITES.c.id == bindparam("id")
+)
+_LOCK = Statement(_OF_OWNER.with_for_update(key_share=True), SiteRow)
+_LOCK_SHARED = Statement(_OF_OWNER.with_for_update(read=True), SiteRow)
+_OWNED = Statement(_OF_OWNER, SiteRow)
+_UPDATE = Statement(
+    update(SITES)
+    .where(SITES.c.tenant_id == bindparam("owner"), SITES.c.id == bindparam("site"))
+    .values(
+        name=bindparam("new_name"),
+        region=bindparam("new_region"),
+        labels=bindparam("new_labels", type_=JSONB),
+        dedicated_to=bindparam("new_dedicated_to"),
+        revision=SITES.c.revision + 1,
+        updated_at=func.clock_timestamp(),
+    )
+    .returning(*_COLUMNS),
+    SiteRow,
+)
+_DELETE = Statement(
+    update(SITES)
+    .where(SITES.c.tenant_id == bindparam("owner"), SITES.c.id == bindparam("site"))
+    .values(
+        revision=SITES.c.revision + 1,
+        updated_at=func.clock_timestamp(),
+        deleted_at=func.clock_timestamp(),
+    )
+    .returning(*_COLUMNS),
+    SiteRow,
+)
+
+
+async def find_retry(reader: Reader, draft: SiteDraft) -> tuple[SiteRow, bool] | None:
+    """The site that an earlier request with the same key made, and whether that request was the same as this one."""
+    found = await reader.first(
+        _BY_KEY,
+        tenant_id=draft.tenant_id,
+        created_by=draft.created_by,
+        idempotency_key=draft.idempotency_key,
+    )
+    if found is None:
+        return None
+    site_id, request_sha256 = found
+    return await reader.one(
+        _OWNED, tenant_id=draft.tenant_id, id=site_id
+    ), request_sha256 == draft.request_sha256
+
+
+async def create(tx: Transaction, draft: SiteDraft) -> SiteRow | None:
+    """The new site with its projection; None if another request took the idempotency key first.
+
+    The time comes from the database and goes into the id too, which makes the order of ids that of ``created_at``.
+    """
+    (now,) = await tx.one(_NOW)
+    row = await tx.first(
+        _INSERT,
+        **draft._asdict(),
+        id=new_id("site", now),
+        revision=1,
+        created_at=now,
+        updated_at=now,
+        request_sha256=draft.request_sha256,
+    )
+    if row is not None:
+        await _project(tx, row)
+    return row
+
+
+async def lock(tx: Transaction, tenant_id: str, site_id: str, *, shared: bool = False) -> SiteRow:
+    """The site's row, locked until the transaction ends. Raises ApiError NOT_FOUND.
+
+    ``shared`` lets other holders of the shared lock in, but no change or deletion of the site: a mint needs the site
+    to stay as it is, not to be alone with it.
+    """
+    row = await tx.first(_LOCK_SHARED if shared else _LOCK, tenant_id=tenant_id, id=site_id)
+    if row is None:
+        raise not_found()
+    return row
+
+
+async def change(tx: Transaction, row: SiteRow) -> SiteRow:
+    """Store the changed fields of ``row`` as the next revision. The caller holds the site's lock."""
+    changed = await tx.one(
+        _UPDATE,
+        owner=row.tenant_id,
+        site=row.id,
+        new_name=row.name,
+        new_region=row.region,
+        new_labels=row.labels,
+        new_dedicated_to=row.dedicated_to,
+    )
+    await _project(tx, changed)
+    return changed
+
+
+async def delete(tx: Transaction, row: SiteRow) -> SiteRow:
+    """Mark the site deleted; all but its owner lose sight of it. The caller holds the site's lock."""
+    deleted = await tx.one(_DELETE, owner=row.tenant_id, site=row.id)
+    await _project(tx, deleted)
+    return deleted
+
+
+async def _project(tx: Transaction, row: SiteRow) -> None:
+    await project(
+        tx,
+        tenant_id=row.tenant_id,
+        site_id=row.id,
+        kind=row.kind,
+        dedicated_to=row.dedicated_to,
+        deleted=row.deleted_at is not None,
+    )
