@@ -66,10 +66,17 @@ def _part(part: Any, kind: type[KeyPart]) -> KeyPart:
     return part
 
 
+class Edge(NamedTuple):
+    """A row of a page and the page, which can tell the row's cursor if asked."""
+
+    node: Any
+    page: "Page[Any]"
+
+
 class Page(Generic[Row]):
     """One page of a list. The total is counted by a statement of its own, and only if it is asked for."""
 
-    __slots__ = ("_count", "_key", "_keyset", "after", "has_next", "rows")
+    __slots__ = ("_count", "_key", "_keyset", "has_next_page", "has_previous_page", "nodes")
 
     def __init__(
         self,
@@ -82,9 +89,9 @@ class Page(Generic[Row]):
         count: Callable[[], Awaitable[int]],
     ) -> None:
         """``rows`` holds one more than ``first`` where a next page exists."""
-        self.has_next = len(rows) > first
-        self.rows = rows[:first]
-        self.after = after
+        self.has_next_page = len(rows) > first
+        self.has_previous_page = after is not None
+        self.nodes = rows[:first]
         self._keyset = keyset
         self._key = key
         self._count = count
@@ -94,10 +101,29 @@ class Page(Generic[Row]):
         return self._keyset.cursor(self._key(row))
 
     @property
-    def next_cursor(self) -> str | None:
-        """Where the next page begins, or None on the last one."""
-        return self.cursor(self.rows[-1]) if self.has_next else None
+    def edges(self) -> list[Edge]:
+        """The rows as Relay has them."""
+        return [Edge(row, self) for row in self.nodes]
+
+    @property
+    def start_cursor(self) -> str | None:
+        """The cursor of the first row, if there is one."""
+        return self.cursor(self.nodes[0]) if self.nodes else None
+
+    @property
+    def end_cursor(self) -> str | None:
+        """The cursor of the last row, if there is one: where the next page begins."""
+        return self.cursor(self.nodes[-1]) if self.nodes else None
 
     async def total(self) -> int:
         """How many rows the list holds for this caller."""
         return await self._count()
+
+
+async def _none() -> int:
+    return 0
+
+
+def empty_page() -> Page[Any]:
+    """A page of a list in which the caller sees nothing."""
+    return Page([], first=1, after=None, keyset=Keyset((), ""), key=lambda _row: (), count=_none)

@@ -36,6 +36,7 @@ from models import sites
 from models.db import Database, Reader, Statement, Transaction
 from models.errors import ApiError
 from models.hashing import Hasher, Pepper
+from models.journal import Event
 from models.ids import checksum, new_secret, parse_bearer
 from models.pages import Keyset, Page
 from models.projection import View
@@ -347,6 +348,34 @@ async def revoke(tx: Transaction, tenant_id: str, token_id: str) -> SiteTokenRow
 async def revoke_all(tx: Transaction, tenant_id: str, site_id: str) -> list[SiteTokenRow]:
     """Every token of a site that this call revoked. The caller holds the site's lock."""
     return await tx.all(_REVOKE_OF_SITE, tenant=tenant_id, site=site_id)
+
+
+def revoked_event(row: SiteTokenRow) -> Event:
+    """The event of a first revocation."""
+    return Event(
+        "security.site-token.revoked",
+        f"compute-site/{row.site_id}",
+        row.tenant_id,
+        row.site_id,
+        {"tokenId": row.id, "siteId": row.site_id, "revokedAt": row.revoked_at},
+    )
+
+
+def created_event(row: SiteTokenRow) -> Event:
+    """The event of a mint."""
+    return Event(
+        "security.site-token.created",
+        f"compute-site/{row.site_id}",
+        row.tenant_id,
+        row.site_id,
+        {
+            "tokenId": row.id,
+            "siteId": row.site_id,
+            "role": row.role,
+            "maxUses": row.max_uses,
+            "expiresAt": row.expires_at,
+        },
+    )
 
 
 # --- redemption --------------------------------------------------------------------------------------------------

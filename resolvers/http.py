@@ -1,0 +1,115 @@
+"""The HTTP door: ``POST /api/compute/{resource}/{method}`` for every registered operation."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from models.errors import ApiError, ErrorCode
+from models.pages import Page
+from resolvers.registry import Operation
+from resolvers.site_tokens import MintedSiteToken
+from schema.http import (
+    Authenticate,
+    DisconnectedError,
+    HttpError,
+    credential,
+    problem,
+    read_body,
+    request_id,
+    require_json,
+)
+from schema.inputs import invalid_input
+
+
+class OperationEndpoint:
+    """The HTTP method of one operation, as an ASGI application."""
+
+    def __init__(
+        self,
+        operation: Operation[Any, Any],
+        authenticate: Authenticate,
+        classify: Callable[[BaseException], ApiError | None],
+        *,
+        max_body_bytes: int,
+        timeout_seconds: float,
+    ) -> None:
+        self._operation = operation
+        self._authenticate = authenticate
+        self._classify = classify
+        self._max_body_bytes = max_body_bytes
+        self._timeout_seconds = timeout_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        scope["state"]["operation"] = self._operation.name
+        try:
+            response = Response(await self._answer(scope, receive), media_type="application/json")
+            response.headers["cache-control"] = "no-store"
+        except HttpError as refused:
+            response = problem(refused.error, request_id(scope), refused.status, **refused.headers)
+            scope["state"]["codes"] = (refused.error.code.value,)
+        except ApiError as error:
+            response = problem(error, request_id(scope))
+            scope["state"]["codes"] = (error.code.value,)
+        except DisconnectedError:
+            return
+        await response(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> bytes:
+        headers = Headers(scope=scope)
+        if scope["method"] != "POST":
+            raise HttpError(405, ApiError(ErrorCode.INVALID_ARGUMENT, "Use POST."), {"allow": "POST"})
+        require_json(headers)
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                context = await self._authenticate(credential(headers), request_id(scope))
+                body = await read_body(headers, receive, self._max_body_bytes)
+                try:
+                    given = self._operation.input.model_validate_json(body, by_alias=True, by_name=False)
+                except ValidationError as error:
+                    raise invalid_input(error) from None
+                return encode(await self._operation(context, given))
+        except TimeoutError:
+            raise ApiError(ErrorCode.UNAVAILABLE, "The request took too long.") from None
+        except (ApiError, HttpError, DisconnectedError):
+            raise
+        except Exception as error:
+            known = self._classify(error)
+            if known is None:
+                raise
+            raise known from None
+
+
+def encode(answer: Any) -> bytes:
+    """The answer as JSON: a record flat in camelCase, a page as ``items`` and ``nextCursor``, a minted token's record
+    with its ``token``, which is here, and in the GraphQL payload, shown for the only time.
+    """
+    if isinstance(answer, Page):
+        members = {
+            "items": [_record(row) for row in answer.nodes],
+            "nextCursor": answer.end_cursor if answer.has_next_page else None,
+        }
+    elif isinstance(answer, MintedSiteToken):
+        members = _record(answer.site_token)
+        if answer.bearer is not None:
+            members["token"] = answer.bearer.reveal()
+    else:
+        members = _record(answer)
+    return orjson.dumps(members, option=orjson.OPT_UTC_Z)
+
+
+_NAMES: dict[type, tuple[str, ...]] = {}
+
+
+def _record(row: Any) -> dict[str, Any]:
+    names = _NAMES.get(type(row))
+    if names is None:
+        names = _NAMES[type(row)] = tuple(to_camel(name) for name in row._fields)
+    return dict(zip(names, row, strict=True))

@@ -1,0 +1,88 @@
+"""The registry: each operation once, with its input, its work and its answer. GraphQL and HTTP both call it here.
+
+Registering an operation makes its HTTP method and its entry in the OpenAPI document; the GraphQL roots name it too.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pydantic import ValidationError
+
+from models import journal
+from models.errors import ApiError
+from schema.context import Op, RequestContext
+from schema.inputs import Input, invalid_input
+
+In = TypeVar("In", bound=Input)
+Out = TypeVar("Out")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(Generic[In, Out]):
+    """An operation of the API: ``POST /api/compute/{resource}/{method}`` and a GraphQL root field."""
+
+    resource: str
+    method: str
+    input: type[In]
+    record: type
+    paged: bool
+    run: Callable[[Op, In], Awaitable[Out]]
+
+    @property
+    def name(self) -> str:
+        """``siteTokens.create``: in audit rows, logs and metrics."""
+        return f"{self.resource}.{self.method}"
+
+    @property
+    def path(self) -> str:
+        """Where its HTTP method is."""
+        return f"/api/compute/{self.resource}/{self.method}"
+
+    @property
+    def description(self) -> str:
+        """What it promises: the docstring of its function."""
+        return inspect.getdoc(self.run) or ""
+
+    async def __call__(self, request: RequestContext, given: In) -> Out:
+        """Run it for the caller of ``request`` on a validated input.
+
+        A decision that no change has written to the audit trail (a denial, or a refusal after it) is written here, in
+        a transaction of its own. Raises ApiError.
+        """
+        op = Op(self.name, request.actor, request.request_id, request.services)
+        try:
+            return await self.run(op, given)
+        except ApiError as error:
+            if op.decided is not None:
+                async with op.database.transaction() as tx:
+                    await journal.audit(tx, op.decided._replace(outcome=error.code.value))
+            raise
+
+    def input_of(self, **members: Any) -> In:
+        """The input, made from GraphQL arguments. Raises ApiError INVALID_ARGUMENT with every bad one."""
+        try:
+            return self.input.model_validate(
+                {k: v for k, v in members.items() if v is not None}, by_name=True
+            )
+        except ValidationError as error:
+            raise invalid_input(error) from None
+
+
+OPERATIONS: list[Operation[Any, Any]] = []
+"""Every operation, in the order of its definition."""
+
+
+def operation(
+    resource: str, method: str, record: type, *, paged: bool = False
+) -> Callable[[Callable[[Op, In], Awaitable[Out]]], Operation[In, Out]]:
+    """Register a function as an operation. ``record`` is the row type it answers, a page of them if ``paged``."""
+
+    def register(run: Callable[[Op, In], Awaitable[Out]]) -> Operation[In, Out]:
+        given: type[In] = inspect.signature(run, eval_str=True).parameters["given"].annotation
+        registered = Operation(resource, method, given, record, paged, run)
+        OPERATIONS.append(registered)
+        return registered
+
+    return register

@@ -1,0 +1,240 @@
+"""The roots of the GraphQL schema. Each field names its operation; the work is done there."""
+
+from typing import Annotated, Any
+
+import strawberry
+from strawberry.schema.config import StrawberryConfig
+
+from models import site_tokens, sites
+from models.audit import AuditRow
+from models.errors import not_found
+from models.iam import FLEET, tenant_resource
+from models.pages import Page
+from models.projection import view_of, widest_view
+from models.secrets import PutRow, SecretRow
+from models.site_tokens import SiteTokenRow
+from models.sites import SiteRow
+from resolvers.audit import list_audit_events
+from resolvers.secrets import list_secrets, put_secret
+from resolvers.site_tokens import (
+    create_site_token,
+    list_site_tokens,
+    revoke_site_token,
+)
+from resolvers.sites import create_site, delete_site, get_site, list_sites, update_site
+from schema.audit import AuditEvent, AuditFilter
+from schema.context import Info
+from schema.enums import ErrorCode, SecretScope
+from schema.inputs import DEFAULT_FIRST
+from schema.relay import Connection, Node
+from schema.scalars import SCALARS
+from schema.secrets import PutSecretInput, PutSecretPayload, Secret
+from schema.site_tokens import (
+    CreateSiteTokenInput,
+    CreateSiteTokenPayload,
+    RevokeSiteTokenInput,
+    RevokeSiteTokenPayload,
+    SiteToken,
+    SiteTokenFilter,
+)
+from schema.sites import (
+    CreateSiteInput,
+    CreateSitePayload,
+    DeleteSiteInput,
+    DeleteSitePayload,
+    Site,
+    SiteFilter,
+    SiteOrder,
+    UpdateSiteInput,
+    UpdateSitePayload,
+)
+from schema.viewer import Viewer
+
+UNSET = strawberry.UNSET
+ID = strawberry.ID
+argument = strawberry.argument
+
+TenantArgument = Annotated[ID | None, argument(description="The tenant; the caller's own if absent.")]
+FirstArgument = Annotated[int, argument(description="How many to answer (1 to 200).")]
+AfterArgument = Annotated[str | None, argument(description="The cursor that the page begins after.")]
+
+
+def _given(**members: Any) -> dict[str, Any]:
+    """The arguments that the query holds."""
+    return {name: value for name, value in members.items() if value is not UNSET}
+
+
+@strawberry.type(description="Reads. What the caller may not see does not exist for it.")
+class Query:
+    """The query root."""
+
+    @strawberry.field(description="Who the caller is, and what it may do.")
+    def viewer(self, info: Info) -> Viewer:
+        """From the authenticated actor; no statement runs."""
+        actor = info.context.actor
+        return Viewer(
+            identity=actor.identity_id,
+            name=actor.name,
+            tenant_id=ID(actor.tenant_id),
+            actions=sorted(actor.allowed(tenant_resource(actor.tenant_id))),
+            fleet_actions=sorted(actor.allowed(FLEET)),
+        )
+
+    @strawberry.field(
+        description="Finds any object by its id; NOT_FOUND if the caller sees none.", graphql_type=Node | None
+    )
+    async def node(
+        self,
+        info: Info,
+        id: Annotated[ID, argument(description="The object's id.")],  # noqa: A002 - Relay's name
+    ) -> SiteRow | SiteTokenRow:
+        """By the id's prefix, through the same predicates as everything else."""
+        database, actor = info.context.services.database, info.context.actor
+        if id.startswith("site_"):
+            if (site := await sites.find(database, widest_view(actor), id)) is not None:
+                return site
+        elif id.startswith("jt_") and (token := await site_tokens.find_any(database, id)) is not None:
+            view = view_of(actor, token.tenant_id)
+            if view is not None and (view.site_ids is None or token.site_id in view.site_ids):
+                return token
+        raise not_found()
+
+    @strawberry.field(description=get_site.description, graphql_type=Site | None)
+    async def site(
+        self,
+        info: Info,
+        id: Annotated[ID, argument(description="The site's id.")],  # noqa: A002 - the contract's name
+        tenant_id: TenantArgument = UNSET,
+    ) -> SiteRow:
+        """``sites.get``."""
+        return await get_site(info.context, get_site.input_of(**_given(tenant_id=tenant_id, site_id=id)))
+
+    @strawberry.field(description=list_sites.description, graphql_type=Connection[Site])
+    async def sites(
+        self,
+        info: Info,
+        tenant_id: TenantArgument = UNSET,
+        first: FirstArgument = DEFAULT_FIRST,
+        after: AfterArgument = UNSET,
+        filter: Annotated[SiteFilter | None, argument(description="Conditions that must all hold.")] = UNSET,  # noqa: A002
+        order_by: Annotated[SiteOrder | None, argument(description="The order; by age if absent.")] = UNSET,
+    ) -> Page[SiteRow]:
+        """``sites.list``."""
+        given = _given(tenant_id=tenant_id, first=first, after=after, filter=filter, order_by=order_by)
+        return await list_sites(info.context, list_sites.input_of(**given))
+
+    @strawberry.field(description=list_site_tokens.description, graphql_type=Connection[SiteToken])
+    async def site_tokens(
+        self,
+        info: Info,
+        tenant_id: TenantArgument = UNSET,
+        site_id: Annotated[ID | None, argument(description="Only tokens of this site.")] = UNSET,
+        first: FirstArgument = DEFAULT_FIRST,
+        after: AfterArgument = UNSET,
+        filter: Annotated[
+            SiteTokenFilter | None, argument(description="Conditions that must all hold.")
+        ] = UNSET,  # noqa: A002
+    ) -> Page[SiteTokenRow]:
+        """``siteTokens.list``."""
+        given = _given(tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter)
+        return await list_site_tokens(info.context, list_site_tokens.input_of(**given))
+
+    @strawberry.field(description=list_secrets.description, graphql_type=Connection[Secret])
+    async def secrets(
+        self,
+        info: Info,
+        tenant_id: TenantArgument = UNSET,
+        scope: Annotated[SecretScope, argument(description="Whose secrets.")] = SecretScope.TENANT,
+        first: FirstArgument = DEFAULT_FIRST,
+        after: AfterArgument = UNSET,
+    ) -> Page[SecretRow]:
+        """``secrets.list``."""
+        given = _given(tenant_id=tenant_id, scope=scope, first=first, after=after)
+        return await list_secrets(info.context, list_secrets.input_of(**given))
+
+    @strawberry.field(description=list_audit_events.description, graphql_type=Connection[AuditEvent])
+    async def audit_events(
+        self,
+        info: Info,
+        tenant_id: TenantArgument = UNSET,
+        first: FirstArgument = DEFAULT_FIRST,
+        after: AfterArgument = UNSET,
+        filter: Annotated[AuditFilter | None, argument(description="Conditions that must all hold.")] = UNSET,  # noqa: A002
+    ) -> Page[AuditRow]:
+        """``auditEvents.list``."""
+        given = _given(tenant_id=tenant_id, first=first, after=after, filter=filter)
+        return await list_audit_events(info.context, list_audit_events.input_of(**given))
+
+
+@strawberry.type(description="Changes. Each field is a transaction of its own, run one after the other.")
+class Mutation:
+    """The mutation root."""
+
+    @strawberry.mutation(description=create_site.description, graphql_type=CreateSitePayload)
+    async def create_site(
+        self,
+        info: Info,
+        input: Annotated[CreateSiteInput, argument(description="The new site.")],  # noqa: A002
+    ) -> dict[str, SiteRow]:
+        """``sites.create``."""
+        return {"site": await create_site(info.context, input)}
+
+    @strawberry.mutation(description=update_site.description, graphql_type=UpdateSitePayload)
+    async def update_site(
+        self,
+        info: Info,
+        input: Annotated[UpdateSiteInput, argument(description="The change.")],  # noqa: A002
+    ) -> dict[str, SiteRow]:
+        """``sites.update``."""
+        return {"site": await update_site(info.context, input)}
+
+    @strawberry.mutation(description=delete_site.description, graphql_type=DeleteSitePayload)
+    async def delete_site(
+        self,
+        info: Info,
+        input: Annotated[DeleteSiteInput, argument(description="The site to delete.")],  # noqa: A002
+    ) -> dict[str, SiteRow]:
+        """``sites.delete``."""
+        return {"site": await delete_site(info.context, input)}
+
+    @strawberry.mutation(description=create_site_token.description, graphql_type=CreateSiteTokenPayload)
+    async def create_site_token(
+        self,
+        info: Info,
+        input: Annotated[CreateSiteTokenInput, argument(description="The new token.")],  # noqa: A002
+    ) -> dict[str, SiteTokenRow | str | None]:
+        """``siteTokens.create``. This answer, and its HTTP twin, are where a bearer is shown."""
+        minted = await create_site_token(info.context, input)
+        return {"site_token": minted.site_token, "token": minted.bearer.reveal() if minted.bearer else None}
+
+    @strawberry.mutation(description=revoke_site_token.description, graphql_type=RevokeSiteTokenPayload)
+    async def revoke_site_token(
+        self,
+        info: Info,
+        input: Annotated[RevokeSiteTokenInput, argument(description="The token to revoke.")],  # noqa: A002
+    ) -> dict[str, SiteTokenRow]:
+        """``siteTokens.revoke``."""
+        return {"site_token": await revoke_site_token(info.context, input)}
+
+    @strawberry.mutation(description=put_secret.description, graphql_type=PutSecretPayload)
+    async def put_secret(
+        self,
+        info: Info,
+        input: Annotated[PutSecretInput, argument(description="The secret and its value.")],  # noqa: A002
+    ) -> PutRow:
+        """``secrets.put``."""
+        return await put_secret(info.context, input)
+
+
+def _member(source: Any, name: str) -> Any:
+    """A field without a resolver of its own: a member of a dict, or an attribute of a row."""
+    return source[name] if type(source) is dict else getattr(source, name)
+
+
+schema = strawberry.Schema(
+    query=Query,
+    mutation=Mutation,
+    types=[Site, SiteToken, ErrorCode],
+    config=StrawberryConfig(default_resolver=_member, scalar_map=SCALARS),
+)
+"""The GraphQL schema, in Strawberry's terms."""

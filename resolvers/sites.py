@@ -1,0 +1,221 @@
+"""What is done with sites."""
+
+from models import journal, site_tokens, sites
+from models.db import Transaction
+from models.errors import ApiError, ErrorCode, invalid, not_found
+from models.iam import ROOT_TENANT_ID, Action, site_resource, tenant_exists, tenant_resource
+from models.journal import Event
+from models.pages import Page
+from models.sites import SiteDraft, SiteKind, SiteQuery, SiteRow, SiteSort
+from resolvers.registry import operation
+from schema.context import Op
+from schema.enums import SortDirection
+from schema.inputs import value_of
+from schema.sites import (
+    CreateSiteInput,
+    DeleteSiteInput,
+    GetSiteInput,
+    LabelInput,
+    ListSitesInput,
+    UpdateSiteInput,
+)
+
+
+@operation("sites", "list", SiteRow, paged=True)
+async def list_sites(op: Op, given: ListSitesInput) -> Page[SiteRow]:
+    """Lists the sites that a tenant sees: its own, those dedicated to it, and the shared ones."""
+    tenant_id = given.tenant_id or op.actor.tenant_id
+    view = await op.view(tenant_id)
+    return await sites.page(op.database, view, tenant_id, _query(given), first=given.first, after=given.after)
+
+
+@operation("sites", "get", SiteRow)
+async def get_site(op: Op, given: GetSiteInput) -> SiteRow:
+    """Returns one site that the tenant sees; a deleted one to its owner only. Anything else is NOT_FOUND."""
+    return await visible_site(op, given.tenant_id or op.actor.tenant_id, given.site_id)
+
+
+@operation("sites", "create", SiteRow)
+async def create_site(op: Op, given: CreateSiteInput) -> SiteRow:
+    """Creates a site. Platform kinds belong to the root tenant, custom ones to any other.
+
+    A retry with the same idempotency key returns the site; the same key for another request is CONFLICT. Publishes
+    compute.site.created.
+    """
+    draft = SiteDraft(
+        tenant_id=given.tenant_id,
+        kind=given.kind,
+        name=given.name,
+        region=given.region,
+        labels=_labels(given.labels),
+        dedicated_to=value_of(given.dedicated_to),
+        created_by=op.actor.identity_id,
+        idempotency_key=given.idempotency_key,
+    )
+    _check_kind(draft)
+    await op.view(given.tenant_id)
+    if (retried := await sites.find_retry(op.database, draft)) is not None:
+        return _same_request(*retried)
+    await op.authorize(Action.SITES_MANAGE, tenant_resource(given.tenant_id), given.tenant_id)
+    if draft.dedicated_to is not None and not await tenant_exists(op.database, draft.dedicated_to):
+        raise invalid(("dedicatedTo", "must name a tenant"))
+    async with op.database.transaction() as tx:
+        row = await sites.create(tx, draft)
+        if (
+            row is None
+        ):  # another call with the key was faster; it has committed, or this one would still wait for it
+            retried = await sites.find_retry(tx, draft)
+            if retried is None:
+                raise not_found()
+            op.take_audit()
+            return _same_request(*retried)
+        await _record(tx, op, "compute.site.created", row)
+    return row
+
+
+@operation("sites", "update", SiteRow)
+async def update_site(op: Op, given: UpdateSiteInput) -> SiteRow:
+    """Changes a site. Absent fields stay; `expectedRevision` makes it CONFLICT if the site has moved on meanwhile.
+
+    A change that changes nothing returns the site as it is and publishes nothing; else compute.site.updated.
+    """
+    await managed_site(op, given.tenant_id, given.site_id)
+    if given.dedicated_to is not None and not await tenant_exists(op.database, given.dedicated_to.value):
+        raise invalid(("dedicatedTo", "must name a tenant"))
+    async with op.database.transaction() as tx:
+        before = await _locked(tx, given.tenant_id, given.site_id, value_of(given.expected_revision))
+        if given.dedicated_to is not None and before.kind != SiteKind.DEDICATED:
+            raise invalid(("dedicatedTo", "only a dedicated site has one"))
+        after = before._replace(
+            name=before.name if given.name is None else given.name.value,
+            region=before.region if given.region is None else given.region.value,
+            labels=before.labels if given.labels is None else _labels(given.labels.value),
+            dedicated_to=before.dedicated_to if given.dedicated_to is None else given.dedicated_to.value,
+        )
+        if after == before:
+            await journal.audit(tx, op.take_audit())
+            return before
+        row = await sites.change(tx, after)
+        await _record(tx, op, "compute.site.updated", row)
+    return row
+
+
+@operation("sites", "delete", SiteRow)
+async def delete_site(op: Op, given: DeleteSiteInput) -> SiteRow:
+    """Deletes a site. It keeps its record for its owner; its tokens are revoked; nobody else sees it any more.
+
+    Deleting a deleted site returns it unchanged and publishes nothing. Publishes compute.site.deleted, and
+    security.site-token.revoked for each token.
+    """
+    found = await owned_site(op, given.tenant_id, given.site_id)
+    await op.authorize(Action.SITES_MANAGE, site_resource(given.tenant_id, given.site_id), given.tenant_id)
+    async with op.database.transaction() as tx:
+        before = await sites.lock(tx, given.tenant_id, found.id)
+        if before.deleted_at is not None:
+            await journal.audit(tx, op.take_audit())
+            return before
+        _check_revision(before, value_of(given.expected_revision))
+        row = await sites.delete(tx, before)
+        revoked = await site_tokens.revoke_all(tx, row.tenant_id, row.id)
+        await _record(tx, op, "compute.site.deleted", row)
+        for token in revoked:
+            await journal.publish(tx, site_tokens.revoked_event(token))
+    return row
+
+
+async def visible_site(op: Op, tenant_id: str, site_id: str) -> SiteRow:
+    """The site as ``tenant_id`` sees it. Raises NOT_FOUND."""
+    row = await sites.find(op.database, await op.view(tenant_id), site_id)
+    if row is None:
+        raise not_found()
+    return row
+
+
+async def owned_site(op: Op, tenant_id: str, site_id: str) -> SiteRow:
+    """The site, if it is owned by ``tenant_id`` and the caller sees it. Raises NOT_FOUND, never PERMISSION_DENIED:
+    whether the caller may manage it comes after whether it exists for the caller.
+    """
+    row = await visible_site(op, tenant_id, site_id)
+    if row.tenant_id != tenant_id:
+        raise not_found()
+    return row
+
+
+async def managed_site(op: Op, tenant_id: str, site_id: str) -> SiteRow:
+    """The site, owned by ``tenant_id``, that IAM lets the caller manage. Raises NOT_FOUND, PERMISSION_DENIED, and
+    INVALID_STATE for a deleted one: told only to those who may manage it.
+    """
+    row = await owned_site(op, tenant_id, site_id)
+    await op.authorize(Action.SITES_MANAGE, site_resource(tenant_id, site_id), tenant_id)
+    return check_not_deleted(row)
+
+
+def check_not_deleted(row: SiteRow) -> SiteRow:
+    """The row. Raises INVALID_STATE if the site is deleted."""
+    if row.deleted_at is not None:
+        raise ApiError(ErrorCode.INVALID_STATE, "The site is deleted.")
+    return row
+
+
+async def _locked(tx: Transaction, tenant_id: str, site_id: str, expected_revision: int | None) -> SiteRow:
+    row = check_not_deleted(await sites.lock(tx, tenant_id, site_id))
+    _check_revision(row, expected_revision)
+    return row
+
+
+def _check_revision(row: SiteRow, expected: int | None) -> None:
+    if expected is not None and row.revision != expected:
+        raise ApiError(ErrorCode.CONFLICT, "The site's revision is not the expected one.")
+
+
+def _check_kind(draft: SiteDraft) -> None:
+    """Raise INVALID_ARGUMENT if the kind does not fit the owner, or ``dedicatedTo`` the kind."""
+    platform = draft.tenant_id == ROOT_TENANT_ID
+    if platform and draft.kind is SiteKind.CUSTOM:
+        raise invalid(("kind", "a site of the root tenant is shared or dedicated"))
+    if not platform and draft.kind is not SiteKind.CUSTOM:
+        raise invalid(("kind", "only the root tenant has shared and dedicated sites"))
+    if (draft.kind is SiteKind.DEDICATED) != (draft.dedicated_to is not None):
+        raise invalid(("dedicatedTo", "is required for a dedicated site, and for no other"))
+    if draft.dedicated_to == ROOT_TENANT_ID:
+        raise invalid(("dedicatedTo", "must name a tenant other than root"))
+
+
+def _same_request(row: SiteRow, same: bool) -> SiteRow:
+    if not same:
+        raise ApiError(ErrorCode.CONFLICT, "This idempotency key was used for another request.")
+    return row
+
+
+async def _record(tx: Transaction, op: Op, event_type: str, row: SiteRow) -> None:
+    event = Event(
+        event_type,
+        f"compute-site/{row.id}",
+        row.tenant_id,
+        row.id,
+        {"siteId": row.id, "kind": row.kind, "revision": row.revision},
+    )
+    await journal.record(tx, op.take_audit(), event)
+
+
+def _query(given: ListSitesInput) -> SiteQuery:
+    query = SiteQuery()
+    if (wanted := given.filter) is not None:
+        label = value_of(wanted.label)
+        query = query._replace(
+            kinds=value_of(wanted.kinds),
+            region=value_of(wanted.region),
+            name_contains=value_of(wanted.name_contains),
+            label_key=None if label is None else label.key,
+            label_value=None if label is None else value_of(label.value),
+            include_deleted=wanted.include_deleted,
+        )
+    if given.order_by is not None:
+        query = query._replace(
+            sort=SiteSort(given.order_by.field), descending=given.order_by.direction is SortDirection.DESC
+        )
+    return query
+
+
+def _labels(labels: list[LabelInput]) -> list[dict[str, str]]:
+    return [{"key": label.key, "value": label.value} for label in labels]

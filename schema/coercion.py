@@ -1,0 +1,227 @@
+"""Why an input is refused: every bad field by its path, and how to mend it, never by its value.
+
+graphql-core decides whether an input is valid, but words its errors with the value in them. When it refuses one, the
+walk here goes over the same input and says where and why in words of our own, and lets pydantic look at what was well
+typed, so that one answer names every fault. One walk serves variables and literals, as a literal is first turned into
+plain values.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from graphql import (
+    SKIP,
+    BooleanValueNode,
+    EnumValueNode,
+    FloatValueNode,
+    GraphQLEnumType,
+    GraphQLError,
+    GraphQLInputObjectType,
+    GraphQLInputType,
+    GraphQLList,
+    GraphQLNonNull,
+    GraphQLSchema,
+    IntValueNode,
+    ListValueNode,
+    NullValueNode,
+    ObjectValueNode,
+    StringValueNode,
+    Undefined,
+    ValueNode,
+    VariableDefinitionNode,
+    VariableNode,
+    is_required_input_field,
+    type_from_ast,
+    validate_input_literal,
+)
+from graphql.validation import ASTValidationRule, ValidationRule, specified_rules
+from graphql.validation.rules.values_of_correct_type import ValuesOfCorrectTypeRule
+from pydantic import BaseModel, ValidationError
+
+from models.errors import DEFAULT_DETAIL, ErrorCode, FieldFault
+from schema.inputs import faults as model_faults
+
+_BAD: Any = object()
+"""Stands for a value that was found at fault."""
+
+_UNKNOWN: Any = object()
+"""Stands for a variable inside a literal: its value is another's business."""
+
+_WORDS = {
+    "Int": "must be a whole number of at most 32 bits",
+    "Float": "must be a number",
+    "String": "must be a string",
+    "ID": "must be a string or a whole number",
+    "Boolean": "must be true or false",
+    "DateTime": "must be an RFC 3339 time with an offset, such as 2026-01-31T12:00:00Z",
+    "SecretValue": "must be a string of 1 to 65536 bytes of UTF-8",
+}
+
+
+class _EnumLiteral(str):
+    """A bare name in a document: an enum value, which no string type takes."""
+
+    __slots__ = ()
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.faults: list[FieldFault] = []
+
+    def value(self, value: Any, type_: GraphQLInputType, path: tuple[str, ...]) -> Any:
+        """``value`` coerced to ``type_``, or _BAD after noting each fault in it."""
+        if value is _UNKNOWN:
+            return _UNKNOWN
+        if isinstance(type_, GraphQLNonNull):
+            if value is None:
+                return self._bad(path, "must not be null")
+            return self.value(value, type_.of_type, path)
+        if value is None:
+            return None
+        if isinstance(type_, GraphQLList):
+            items = value if isinstance(value, list) else [value]
+            return [self.value(item, type_.of_type, (*path, str(index))) for index, item in enumerate(items)]
+        if isinstance(type_, GraphQLInputObjectType):
+            return self._object(value, type_, path)
+        return self._leaf(value, type_, path)
+
+    def _object(self, value: Any, type_: GraphQLInputObjectType, path: tuple[str, ...]) -> Any:
+        if not isinstance(value, dict):
+            return self._bad(path, "must be an object")
+        known: dict[str, Any] = {}
+        for name, field in type_.fields.items():
+            if name in value:
+                coerced = self.value(value[name], field.type, (*path, name))
+                if coerced is not _BAD and coerced is not _UNKNOWN:
+                    known[name] = coerced
+            elif is_required_input_field(field):
+                self._bad((*path, name), "is required")
+        for name in value.keys() - type_.fields.keys():
+            self._bad((*path, name), "unknown field")
+        self._ask_model(known, type_, path)
+        return known
+
+    def _ask_model(self, known: dict[str, Any], type_: GraphQLInputObjectType, path: tuple[str, ...]) -> None:
+        """Let the pydantic model of the input look at the fields that are well typed: their bounds and patterns."""
+        definition = type_.extensions.get("strawberry-definition")
+        model = getattr(definition, "origin", None)
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            return
+        try:
+            model.model_validate(known, by_alias=True, by_name=False)
+        except ValidationError as error:
+            told = {fault.path for fault in self.faults}
+            self.faults += [
+                fault
+                for fault in model_faults(error, path)
+                if fault.message not in {"is required", "unknown field"} and fault.path not in told
+            ]
+
+    def _leaf(self, value: Any, type_: Any, path: tuple[str, ...]) -> Any:
+        if isinstance(type_, GraphQLEnumType):
+            if isinstance(value, str) and value in type_.values:
+                return type_.coerce_input_value(str(value))
+            return self._bad(path, f"must be one of {', '.join(type_.values)}")
+        try:
+            if isinstance(value, _EnumLiteral):
+                return self._bad(path, _WORDS.get(type_.name, f"must be a {type_.name}"))
+            coerced = type_.coerce_input_value(value)
+        except Exception:  # noqa: BLE001 - a scalar may raise anything, with the value in it
+            coerced = Undefined
+        if coerced is Undefined:
+            return self._bad(path, _WORDS.get(type_.name, f"must be a {type_.name}"))
+        return coerced
+
+    def _bad(self, path: tuple[str, ...], message: str) -> Any:
+        self.faults.append(FieldFault(".".join(path), message))
+        return _BAD
+
+
+def invalid_argument(faults: list[FieldFault], nodes: Any = None) -> GraphQLError:
+    """The one error of bad input: the detail of INVALID_ARGUMENT, and every bad field in ``extensions.fields``."""
+    return GraphQLError(
+        DEFAULT_DETAIL[ErrorCode.INVALID_ARGUMENT],
+        nodes,
+        extensions={
+            "code": ErrorCode.INVALID_ARGUMENT.value,
+            "fields": [{"path": _outside(fault.path), "message": fault.message} for fault in faults],
+        },
+    )
+
+
+def _outside(path: str) -> str:
+    """The path as the HTTP door has it: below ``input``, the one argument of a mutation."""
+    return path.removeprefix("input.")
+
+
+def variable_error(
+    schema: GraphQLSchema, definitions: tuple[VariableDefinitionNode, ...], given: Mapping[str, Any]
+) -> GraphQLError:
+    """What is wrong with the variables that graphql-core refused."""
+    walk = _Walk()
+    for definition in definitions:
+        name = definition.variable.name.value
+        type_: Any = type_from_ast(schema, definition.type)
+        if name in given:
+            walk.value(given[name], type_, (name,))
+        elif definition.default_value is None and isinstance(type_, GraphQLNonNull):
+            walk.faults.append(FieldFault(name, "is required"))
+    return invalid_argument(walk.faults or [FieldFault("variables", "are not valid")])
+
+
+def _plain(node: ValueNode) -> Any:
+    """A literal as plain values; names of enums and variables stay apart from strings."""
+    match node:
+        case VariableNode():
+            return _UNKNOWN
+        case NullValueNode():
+            return None
+        case IntValueNode():
+            return int(node.value) if len(node.value) < 20 else float(node.value)  # noqa: PLR2004 - beyond 64 bits
+        case FloatValueNode():
+            return float(node.value)
+        case EnumValueNode():
+            return _EnumLiteral(node.value)
+        case StringValueNode() | BooleanValueNode():
+            return node.value
+        case ListValueNode():
+            return [_plain(item) for item in node.values]
+        case ObjectValueNode():
+            return {field.name.value: _plain(field.value) for field in node.fields}
+        case _:
+            return _BAD
+
+
+class SafeValuesRule(ValidationRule):
+    """Values of Correct Type (GraphQL specification, 5.6.1), worded by path instead of by value."""
+
+    def enter_argument(self, node: Any, *_args: Any) -> Any:
+        """Check an argument of a field or directive as a whole."""
+        self._check(node.value, self.context.get_input_type(), node.name.value)
+        return SKIP
+
+    def enter_variable_definition(self, node: VariableDefinitionNode, *_args: Any) -> None:
+        """Check the default of a variable."""
+        if node.default_value is not None:
+            type_: Any = type_from_ast(self.context.schema, node.type)
+            self._check(node.default_value, type_, node.variable.name.value)
+
+    def _check(self, literal: ValueNode, type_: GraphQLInputType | None, name: str) -> None:
+        if type_ is None:
+            return
+        refused: list[GraphQLError] = []
+        validate_input_literal(
+            literal, type_, lambda error, _path: refused.append(error), hide_suggestions=True
+        )
+        if not refused:
+            return
+        walk = _Walk()
+        walk.value(_plain(literal), type_, (name,))
+        faults = walk.faults or [FieldFault(name, f"must be a {type_}")]
+        self.report_error(invalid_argument(faults, [literal]))
+
+
+RULES: list[type[ASTValidationRule]] = [
+    SafeValuesRule if rule is ValuesOfCorrectTypeRule else rule for rule in specified_rules
+]
+"""The rules of the specification, with the one that quotes values replaced."""

@@ -1,0 +1,168 @@
+"""What a request brings to an operation: the caller, the request's id, and the parts that the server is made of."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+from weakref import WeakValueDictionary
+
+import strawberry
+from strawberry.dataloader import DataLoader
+
+from models import site_tokens, sites
+from models.db import Database
+from models.errors import ApiError, ErrorCode, not_found
+from models.hashing import Hasher, Pepper
+from models.iam import Action, Actor, DecisionPoint, Resource, tenant_exists
+from models.journal import Audit, Decision
+from models.keyring import Keyring
+from models.pages import Page
+from models.projection import View, view_of, widest_view
+from models.secret_store import LocalStore
+from models.site_tokens import SiteTokenRow
+from models.sites import SiteRow
+
+
+class KeyedLocks:
+    """Locks by name, within this process: callers that would compute the same thing twice wait for one another."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator[None]:
+        """Hold the lock of ``name``; it goes away with its last holder or waiter."""
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        async with lock:
+            yield
+
+
+class Loaders:
+    """What one request looks up for many rows at once: one statement for a list, not one a row."""
+
+    def __init__(self, actor: Actor, database: Database) -> None:
+        self._actor = actor
+        self._database = database
+        self._tokens: dict[int, DataLoader[tuple[str, str], Page[SiteTokenRow]]] = {}
+        self.site = DataLoader(self._load_sites)
+
+    def newest_tokens(self, first: int) -> DataLoader[tuple[str, str], Page[SiteTokenRow]]:
+        """The newest ``first`` tokens of sites ``(tenant id, site id)`` that the caller sees."""
+        loader = self._tokens.get(first)
+        if loader is None:
+
+            async def load(keys: list[tuple[str, str]]) -> list[Page[SiteTokenRow]]:
+                view = widest_view(self._actor)
+                return await site_tokens.first_pages(self._database, view, keys, first=first)
+
+            loader = self._tokens[first] = DataLoader(load)
+        return loader
+
+    async def _load_sites(self, ids: list[str]) -> list[SiteRow | None]:
+        found = await sites.find_many(self._database, widest_view(self._actor), ids)
+        return [found.get(site_id) for site_id in ids]
+
+
+class Services(NamedTuple):
+    """The parts of a running server, made once by the composition root."""
+
+    database: Database
+    keyring: Keyring
+    hasher: Hasher
+    pepper: Pepper
+    store: LocalStore
+    decisions: DecisionPoint
+    minting: KeyedLocks
+
+
+class RequestContext:
+    """What GraphQL resolvers get as ``info.context``: who asks, and what one request shares."""
+
+    __slots__ = ("_loaders", "actor", "request_id", "services")
+
+    def __init__(self, actor: Actor, request_id: str, services: Services) -> None:
+        self.actor = actor
+        self.request_id = request_id
+        self.services = services
+        self._loaders: Loaders | None = None
+
+    @property
+    def loaders(self) -> Loaders:
+        """The request's loaders, made when first used."""
+        if self._loaders is None:
+            self._loaders = Loaders(self.actor, self.services.database)
+        return self._loaders
+
+
+Info: TypeAlias = strawberry.Info[RequestContext, None]
+
+
+@dataclass(slots=True)
+class Op:
+    """One operation of one caller. It opens its own transaction, so siblings of one request never share one."""
+
+    name: str
+    actor: Actor
+    request_id: str
+    services: Services
+    decided: Audit | None = field(default=None)
+    """The last decision that no audit row tells of yet."""
+
+    @property
+    def database(self) -> Database:
+        """The pool of the serving role."""
+        return self.services.database
+
+    async def view(self, tenant_id: str) -> View:
+        """What the caller sees as ``tenant_id``. Raises NOT_FOUND if that tenant does not exist for it."""
+        view = view_of(self.actor, tenant_id)
+        if view is None:
+            raise not_found()
+        if tenant_id not in _tenants_of(self.actor) and not await tenant_exists(self.database, tenant_id):
+            raise not_found()
+        return view
+
+    async def authorize(self, action: Action, resource: Resource, tenant_id: str) -> None:
+        """Let IAM decide a mutation. Awaited before the transaction: a decision point may be a remote service.
+
+        The decision waits in ``decided`` for its audit row: the change's own transaction writes it, or, if there is
+        no change, the registry does. Raises PERMISSION_DENIED.
+        """
+        allowed = await self.services.decisions.decide(self.actor, action, resource)
+        self._note(action, resource, tenant_id, Decision.ALLOW if allowed else Decision.DENY)
+        if not allowed:
+            raise ApiError(ErrorCode.PERMISSION_DENIED)
+
+    def require(self, action: Action, resource: Resource, tenant_id: str) -> None:
+        """Decide a read by the caller's own bindings; only a denial leaves a trace. Raises PERMISSION_DENIED."""
+        if action not in self.actor.allowed(resource):
+            self._note(action, resource, tenant_id, Decision.DENY)
+            raise ApiError(ErrorCode.PERMISSION_DENIED)
+
+    def take_audit(self) -> Audit:
+        """The audit row of the decided change, for the journal. The caller writes it in the change's transaction."""
+        entry, self.decided = self.decided, None
+        if entry is None:
+            raise RuntimeError(f"{self.name} changes something that was not decided")
+        return entry
+
+    def _note(self, action: Action, resource: Resource, tenant_id: str, decision: Decision) -> None:
+        self.decided = Audit(
+            tenant_id=tenant_id,
+            actor=self.actor.identity_id,
+            operation=self.name,
+            action=action.value,
+            resource=str(resource),
+            decision=decision,
+            request_id=self.request_id,
+        )
+
+
+def _tenants_of(actor: Actor) -> set[str]:
+    """Tenants that are known to exist, as the actor is of them or bound to them."""
+    return {actor.tenant_id} | {
+        binding.resource.removeprefix("compute-tenant/")
+        for binding in actor.bindings
+        if binding.resource.startswith("compute-tenant/")
+    }

@@ -1,0 +1,86 @@
+"""GraphQL enums of the models' Python enums: names in capitals, values as HTTP writes them, a description each."""
+
+from enum import Enum
+from typing import Any
+
+import strawberry
+
+from models.errors import DEFAULT_DETAIL, ErrorCode
+from models.iam import Role
+from models.journal import Decision
+from models.secrets import SecretScope
+from models.site_tokens import JoinTokenRole, JoinTokenState
+from models.sites import SiteKind, SiteSort
+
+
+def _enum(python: type[Enum], description: str, *, name: str | None = None, **values: str) -> None:
+    """Make ``python`` a GraphQL enum in which every value is described."""
+    strawberry.enum(python, name=name, description=description)
+    definition: Any = python.__strawberry_definition__  # type: ignore[attr-defined]
+    for value in definition.values:
+        value.description = values[value.name]
+
+
+__all__ = [
+    "Decision",
+    "ErrorCode",
+    "JoinTokenRole",
+    "JoinTokenState",
+    "Role",
+    "SecretScope",
+    "SiteKind",
+    "SiteSort",
+    "SortDirection",
+]
+
+
+class SortDirection(Enum):
+    """Which end of the order comes first."""
+
+    ASC = "asc"
+    DESC = "desc"
+
+
+_enum(
+    SiteKind,
+    "Whose hardware a site is, and who sees it.",
+    SHARED="A platform site that every tenant sees.",
+    DEDICATED="A platform site that one tenant sees.",
+    CUSTOM="A site of a tenant's own hardware.",
+)
+_enum(
+    SiteSort,
+    "What sites can be ordered by; ties are broken by id.",
+    name="SiteOrderField",
+    CREATED_AT="By age.",
+    NAME="By name, in code point order.",
+)
+_enum(SortDirection, "Which end of the order comes first.", ASC="Smallest first.", DESC="Largest first.")
+_enum(JoinTokenRole, "What a join token lets its bearer enrol as.", SITE="A `bcd site` agent of one site.")
+_enum(
+    JoinTokenState,
+    "What a token is good for now, by the database's clock.",
+    ACTIVE="It can be used.",
+    EXHAUSTED="It was used as often as it may be.",
+    EXPIRED="Its time is over.",
+    REVOKED="It was revoked, or its site deleted.",
+)
+_enum(
+    SecretScope,
+    "Whose a secret is.",
+    TENANT="One tenant's.",
+    FLEET="The platform's; only in the root tenant.",
+)
+_enum(Decision, "How IAM decided.", name="AuditDecision", ALLOW="Allowed.", DENY="Denied.")
+_enum(
+    Role,
+    "What a binding lets an identity do.",
+    VIEWER="Read.",
+    OPERATOR="Read, and manage sites and their tokens.",
+    ADMIN="All that an operator may, and manage secrets.",
+)
+_enum(
+    ErrorCode,
+    "The codes in `errors[].extensions.code` and in HTTP problem documents.",
+    **{code.name: text for code, text in DEFAULT_DETAIL.items()},
+)

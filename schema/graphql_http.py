@@ -1,0 +1,217 @@
+"""GraphQL over HTTP (the GraphQL-over-HTTP specification): ``POST`` and ``GET /graphql``."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from models.errors import HTTP_STATUS, ApiError, ErrorCode, invalid
+from schema.engine import Answer, Engine
+from schema.http import (
+    Authenticate,
+    DisconnectedError,
+    HttpError,
+    credential,
+    error_headers,
+    read_body,
+    request_id,
+    require_json,
+)
+
+RESPONSE_JSON = "application/graphql-response+json"
+PLAIN_JSON = "application/json"
+_OFFERED = {
+    RESPONSE_JSON: RESPONSE_JSON,
+    PLAIN_JSON: PLAIN_JSON,
+    "application/*": PLAIN_JSON,
+    "*/*": PLAIN_JSON,
+}
+_HTML = {"text/html", "application/xhtml+xml"}
+
+
+class GraphQLEndpoint:
+    """The endpoint, as an ASGI application."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        authenticate: Authenticate,
+        classify: Callable[[BaseException], ApiError | None],
+        *,
+        page: Callable[[], Response] | None,
+        max_body_bytes: int,
+        timeout_seconds: float,
+    ) -> None:
+        """``page`` answers a browser's GET, if GraphiQL is served."""
+        self._engine = engine
+        self._authenticate = authenticate
+        self._classify = classify
+        self._page = page
+        self._max_body_bytes = max_body_bytes
+        self._timeout_seconds = timeout_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        headers = Headers(scope=scope)
+        media_type = PLAIN_JSON
+        try:
+            asked = _accepted(headers.get("accept"))
+            if asked is None and self._page is not None and scope["method"] == "GET":
+                response = self._page()
+            else:
+                media_type = asked or _unacceptable()
+                response = await self._answer(scope, headers, receive, media_type)
+        except HttpError as refused:
+            response = _error(refused.error, refused.status, media_type, refused.headers)
+        except ApiError as error:
+            response = _error(error, error.status, media_type, {})
+        except DisconnectedError:
+            return
+        await response(scope, receive, send)
+
+    async def _answer(self, scope: Scope, headers: Headers, receive: Receive, media_type: str) -> Response:
+        by_get = scope["method"] == "GET"
+        if not by_get and scope["method"] != "POST":
+            raise HttpError(405, _error_of("Use POST, or GET for a query."), {"allow": "GET, POST"})
+        if not by_get:
+            require_json(headers)
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                context = await self._authenticate(credential(headers), request_id(scope))
+                if by_get:
+                    given = _from_query(scope["query_string"])
+                else:
+                    given = _from_body(await read_body(headers, receive, self._max_body_bytes))
+                answer = await self._engine.run(*given, context, by_get=by_get)
+        except TimeoutError:
+            raise ApiError(ErrorCode.UNAVAILABLE, "The request took too long.") from None
+        except (ApiError, HttpError, DisconnectedError):
+            raise
+        except Exception as error:
+            known = self._classify(error)
+            if known is None:
+                raise
+            raise known from None
+        scope["state"]["operation"] = answer.operation
+        scope["state"]["codes"] = answer.codes
+        return _response(answer, media_type)
+
+
+def _accepted(accept: str | None) -> str | None:
+    """The media type to answer in, by the client's order of preference; None if it takes none of ours, or rather HTML.
+
+    Without a header, and for a wildcard, it is ``application/json``, as the specification has it for older clients.
+    """
+    if accept is None:
+        return PLAIN_JSON
+    best: tuple[float, str | None] = (0.0, None)
+    for entry in accept.split(","):
+        media_type, *parameters = (part.strip().lower() for part in entry.split(";"))
+        offered = None if media_type in _HTML else _OFFERED.get(media_type)
+        if offered is None and media_type not in _HTML:
+            continue
+        if any(
+            p.startswith("charset=") and p.removeprefix("charset=") not in {"utf-8", '"utf-8"'}
+            for p in parameters
+        ):
+            continue
+        quality = _quality(parameters)
+        if quality > best[0]:
+            best = (quality, offered)
+    return best[1]
+
+
+def _quality(parameters: list[str]) -> float:
+    for parameter in parameters:
+        if parameter.startswith("q="):
+            try:
+                return min(max(float(parameter[2:]), 0.0), 1.0)
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def _unacceptable() -> str:
+    raise HttpError(406, _error_of(f"The answer can be {RESPONSE_JSON} or {PLAIN_JSON}."))
+
+
+def _from_query(query: bytes) -> tuple[str, Mapping[str, Any] | None, str | None]:
+    try:
+        members: dict[str, Any] = dict(
+            parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
+        )
+    except ValueError:
+        raise invalid(("query", "the URL is not valid")) from None
+    for name in ("variables", "extensions"):
+        if name in members:
+            members[name] = _json(members[name].encode(), name)
+    return _request(members)
+
+
+def _from_body(body: bytes) -> tuple[str, Mapping[str, Any] | None, str | None]:
+    members = _json(body, "body")
+    if isinstance(members, list):
+        raise invalid(("body", "batches are not taken: send one operation a request"))
+    if not isinstance(members, dict):
+        raise invalid(("body", "must be an object"))
+    return _request(members)
+
+
+def _json(text: bytes, name: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise invalid((name, "must be valid JSON in UTF-8")) from None
+
+
+def _request(members: dict[str, Any]) -> tuple[str, Mapping[str, Any] | None, str | None]:
+    """Query, variables and operation name. Raises ApiError INVALID_ARGUMENT naming each bad member."""
+    kinds: dict[str, tuple[type, str]] = {
+        "query": (str, "must be a string"),
+        "variables": (dict, "must be an object"),
+        "operationName": (str, "must be a string"),
+        "extensions": (dict, "must be an object"),
+    }
+    bad = [
+        (name, words)
+        for name, (kind, words) in kinds.items()
+        if members.get(name) is not None and not isinstance(members[name], kind)
+    ]
+    if not members.get("query") and not bad:
+        bad.append(("query", "is required"))
+    if bad:
+        raise invalid(*bad)
+    return members["query"], members.get("variables"), members.get("operationName") or None
+
+
+def _response(answer: Answer, media_type: str) -> Response:
+    """The answer with its status: 200 once an operation ran; a refused request is 4xx, but for clients of plain JSON,
+    who learned to expect 200.
+    """
+    status = 200
+    headers = {"cache-control": "no-store"}
+    if not answer.executed and media_type == RESPONSE_JSON:
+        status = max(HTTP_STATUS[ErrorCode(code)] for code in answer.codes)
+    if answer.not_by_get:
+        status, headers["allow"] = 405, "POST"
+    if answer.retry_after_seconds is not None:
+        headers["retry-after"] = str(answer.retry_after_seconds)
+    return Response(answer.body, status, headers, media_type=f"{media_type}; charset=utf-8")
+
+
+def _error(error: ApiError, status: int, media_type: str, headers: dict[str, str]) -> Response:
+    """A request that was refused before any document was looked at, in GraphQL's form."""
+    extensions: dict[str, Any] = {"code": error.code.value}
+    if error.fields:
+        extensions["fields"] = [fault._asdict() for fault in error.fields]
+    body = orjson.dumps({"errors": [{"message": error.detail, "extensions": extensions}]})
+    return Response(body, status, error_headers(error) | headers, media_type=f"{media_type}; charset=utf-8")
+
+
+def _error_of(detail: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_ARGUMENT, detail)

@@ -1,0 +1,116 @@
+"""What both doors do with HTTP: bounded bodies, exact content types, credentials, and errors as documents."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from models.errors import ApiError, ErrorCode
+from models.sensitive import BearerToken
+from schema.context import RequestContext
+
+Authenticate = Callable[[BearerToken | None, str], Awaitable[RequestContext]]
+"""Makes the context of a request from its credential and id. Raises ApiError UNAUTHENTICATED or UNAVAILABLE."""
+
+MAX_CREDENTIAL_BYTES = 16_384
+
+
+class HttpError(Exception):
+    """A request that is refused for its HTTP alone: ``status`` may be more telling than the code's own."""
+
+    def __init__(self, status: int, error: ApiError, headers: dict[str, str] | None = None) -> None:
+        super().__init__(error.detail)
+        self.status = status
+        self.error = error
+        self.headers = headers or {}
+
+
+class DisconnectedError(Exception):
+    """The client went away before its request was complete; nobody is left to answer."""
+
+
+def request_id(scope: Scope) -> str:
+    """The request's id, given by the outermost middleware."""
+    return str(scope["state"]["request_id"])
+
+
+def credential(headers: Headers) -> BearerToken | None:
+    """The bearer credential, or None if there is none of sane size."""
+    scheme, _, text = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not 0 < len(text) <= MAX_CREDENTIAL_BYTES:
+        return None
+    return BearerToken(text)
+
+
+def require_json(headers: Headers) -> None:
+    """Raise HttpError 415 unless the body is declared as JSON in UTF-8: exactly, since a browser can send any other
+    type across sites without asking first.
+    """
+    given = headers.getlist("content-type")
+    media_type, *parameters = (
+        (part.strip().lower() for part in given[0].split(";")) if len(given) == 1 else ("",)
+    )
+    if media_type != "application/json" or any(
+        p not in {"charset=utf-8", 'charset="utf-8"'} for p in parameters
+    ):
+        error = ApiError(ErrorCode.INVALID_ARGUMENT, "The content type must be application/json, in UTF-8.")
+        raise HttpError(415, error, {"accept-post": "application/json"})
+
+
+async def read_body(headers: Headers, receive: Receive, max_bytes: int) -> bytes:
+    """The whole body. Raises HttpError 413 as soon as it is known to be too large, DisconnectedError if it breaks off."""
+    declared = headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise _too_large(max_bytes)
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise DisconnectedError
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _too_large(max_bytes: int) -> HttpError:
+    detail = f"The body is larger than {max_bytes} bytes (BC_MAX_BODY_BYTES)."
+    # What is left of the body is not read, so the connection is of no further use.
+    return HttpError(413, ApiError(ErrorCode.RESOURCE_EXHAUSTED, detail), {"connection": "close"})
+
+
+def error_headers(error: ApiError) -> dict[str, str]:
+    """The headers that go with an error on either door."""
+    headers: dict[str, str] = {"cache-control": "no-store"}
+    if error.code is ErrorCode.UNAUTHENTICATED:
+        headers["www-authenticate"] = "Bearer"
+    if error.retry_after_seconds is not None:
+        headers["retry-after"] = str(error.retry_after_seconds)
+    return headers
+
+
+def problem(error: ApiError, request_id: str, status: int | None = None, **headers: str) -> Response:
+    """``error`` as an RFC 9457 problem document."""
+    document: dict[str, Any] = {
+        "type": "about:blank",
+        "title": error.code.value.replace("_", " ").capitalize(),
+        "status": status or error.status,
+        "code": error.code.value,
+        "detail": error.detail,
+        "requestId": request_id,
+    }
+    if error.fields:
+        document["fields"] = [fault._asdict() for fault in error.fields]
+    return Response(
+        orjson.dumps(document),
+        status_code=status or error.status,
+        media_type="application/problem+json",
+        headers=error_headers(error) | headers,
+    )

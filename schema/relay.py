@@ -1,0 +1,65 @@
+"""Relay: ``Node``, and connections over keyset pages (the Cursor Connections specification)."""
+
+from typing import Generic, TypeVar
+
+import strawberry
+
+from models.pages import Edge as PageEdge
+from models.pages import Page
+
+T = TypeVar("T")
+
+
+@strawberry.interface(description="An object with an id that is unique over all types.")
+class Node:
+    """What ``node(id:)`` finds."""
+
+    id: strawberry.ID = strawberry.field(
+        description="The id, unique over all types; its prefix tells the type."
+    )
+
+
+@strawberry.type(description="Where a page stands in its list.")
+class PageInfo:
+    """Resolved from the page itself."""
+
+    has_next_page: bool = strawberry.field(description="Whether more items follow.")
+    has_previous_page: bool = strawberry.field(description="Whether the page was asked for after a cursor.")
+    start_cursor: str | None = strawberry.field(description="The cursor of the first item.")
+    end_cursor: str | None = strawberry.field(
+        description="The cursor of the last item; the next page's `after`."
+    )
+
+
+@strawberry.type(description="An item of a list, and its cursor.")
+class Edge(Generic[T]):
+    """Resolved from a row and its page."""
+
+    node: T = strawberry.field(description="The item.")
+
+    @strawberry.field(
+        description="Where the item stands in this list; opaque, bound to its filter and order."
+    )
+    def cursor(self: PageEdge) -> str:  # type: ignore[misc]
+        """The row's cursor."""
+        return self.page.cursor(self.node)
+
+
+@strawberry.type(description="A page of a list.")
+class Connection(Generic[T]):
+    """Resolved from a page."""
+
+    edges: list[Edge[T]] = strawberry.field(description="The items with their cursors.")
+    nodes: list[T] = strawberry.field(description="The items.")
+
+    @strawberry.field(description="Where the page stands in the list.", graphql_type=PageInfo)
+    def page_info(self: Page[T]) -> Page[T]:  # type: ignore[misc]
+        """The page tells it itself."""
+        return self
+
+    @strawberry.field(
+        description="How many items the caller may see in the whole list; counted only if selected."
+    )
+    async def total_count(self: Page[T]) -> int:  # type: ignore[misc]
+        """Counted by the list's own predicate."""
+        return await self.total()

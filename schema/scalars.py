@@ -1,0 +1,55 @@
+"""Scalars: ``DateTime`` in RFC 3339 and UTC, and ``SecretValue``, which goes in and never comes out."""
+
+from datetime import UTC, datetime
+from typing import NoReturn
+
+import strawberry
+from graphql import GraphQLError
+from pydantic_core import PydanticCustomError
+from strawberry.types.scalar import ScalarDefinition
+
+from models.sensitive import SecretValue
+
+
+def format_datetime(value: datetime) -> str:
+    """``value`` as RFC 3339 in UTC, with ``Z`` and as many digits as it has: what orjson writes too."""
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+
+
+def parse_datetime(value: object) -> datetime:
+    """An RFC 3339 time with an offset. Raises GraphQLError, without the value."""
+    try:
+        parsed = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        parsed = None
+    if parsed is None or parsed.tzinfo is None:
+        raise GraphQLError("must be an RFC 3339 time with an offset, such as 2026-01-31T12:00:00Z")
+    return parsed.astimezone(UTC)
+
+
+def _parse_secret(value: object) -> SecretValue:
+    try:
+        return SecretValue.of(value)
+    except PydanticCustomError as error:
+        raise GraphQLError(error.message()) from None
+
+
+def _never_out(_value: object) -> NoReturn:
+    raise TypeError("a secret value is never an output")
+
+
+SCALARS: dict[object, ScalarDefinition] = {
+    datetime: strawberry.scalar(
+        name="DateTime",
+        description="A time in RFC 3339, in UTC.",
+        specified_by_url="https://scalars.graphql.org/andimarek/date-time",
+        serialize=format_datetime,
+        parse_value=parse_datetime,
+    ),
+    SecretValue: strawberry.scalar(
+        name="SecretValue",
+        description="A secret's value: text of 1 to 65536 bytes of UTF-8, kept byte for byte. It is never an output.",
+        serialize=_never_out,
+        parse_value=_parse_secret,
+    ),
+}

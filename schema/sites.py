@@ -1,0 +1,241 @@
+"""Sites: the type, its inputs and payloads."""
+
+from datetime import datetime
+from typing import Annotated
+
+import strawberry
+from pydantic import Field, field_validator, model_validator
+from typing_extensions import Self
+
+from models import site_tokens
+from models.pages import Page, empty_page
+from models.projection import view_of
+from models.site_tokens import SiteTokenQuery, SiteTokenRow
+from models.sites import SiteRow
+from schema.context import Info
+from schema.enums import SiteKind, SiteSort, SortDirection
+from schema.inputs import (
+    DEFAULT_FIRST,
+    Cursor,
+    First,
+    IdempotencyKey,
+    Input,
+    LabelKey,
+    LabelValue,
+    Name,
+    Region,
+    SiteId,
+    TenantId,
+    check_page,
+)
+from schema.relay import Connection, Node
+from schema.site_tokens import SiteToken
+
+MAX_LABELS = 64
+
+
+@strawberry.type(description="A key and value that an operator puts on a site.")
+class Label:
+    """Resolved from a member of ``SiteRow.labels``."""
+
+    key: str = strawberry.field(description="The key, unique on its site.")
+    value: str = strawberry.field(description="The value.")
+
+
+@strawberry.type(description="A boot and failure domain: every pool and node belongs to one site.")
+class Site(Node):
+    """Resolved from a SiteRow."""
+
+    tenant_id: strawberry.ID = strawberry.field(
+        description="The tenant that owns it; `root` for platform sites."
+    )
+    kind: SiteKind = strawberry.field(description="Whose hardware it is, and who sees it.")
+    name: str = strawberry.field(description="Its name, for people.")
+    region: str = strawberry.field(description="Where it is.")
+    labels: list[Label] = strawberry.field(description="Its labels, in the order they were given.")
+    dedicated_to: strawberry.ID | None = strawberry.field(
+        description="The tenant that a dedicated site serves."
+    )
+    revision: int = strawberry.field(
+        description="Counts its changes; `expectedRevision` of a change refers to it."
+    )
+    created_at: datetime = strawberry.field(description="When it was created.")
+    updated_at: datetime = strawberry.field(description="When it last changed.")
+    deleted_at: datetime | None = strawberry.field(
+        description="When it was deleted; only its owner still sees it."
+    )
+
+    @classmethod
+    def is_type_of(cls, value: object, _info: object) -> bool:
+        """Rows travel as they are read."""
+        return isinstance(value, SiteRow)
+
+    @strawberry.field(
+        description="The site's tokens, newest first. They are its owner's: to others the list is empty.",
+        graphql_type=Connection[SiteToken],
+    )
+    async def site_tokens(  # type: ignore[misc]
+        self: SiteRow,
+        info: Info,
+        first: Annotated[
+            int, strawberry.argument(description="How many to answer (1 to 200).")
+        ] = DEFAULT_FIRST,
+        after: Annotated[
+            str | None, strawberry.argument(description="The cursor that the page begins after.")
+        ] = strawberry.UNSET,
+    ) -> Page[SiteTokenRow]:
+        """One statement for the tokens of all sites of a page, as long as each is asked for from its beginning."""
+        after = check_page(first, after)
+        context = info.context
+        view = view_of(context.actor, self.tenant_id)
+        if view is None:
+            return empty_page()
+        if after is None:
+            return await context.loaders.newest_tokens(first).load((self.tenant_id, self.id))
+        query = SiteTokenQuery(self.id)
+        return await site_tokens.page(
+            context.services.database, view, self.tenant_id, query, first=first, after=after
+        )
+
+
+@strawberry.pydantic.input(description="A label to put on a site.")
+class LabelInput(Input):
+    """A key and value."""
+
+    key: LabelKey = Field(description="The key, unique on its site.")
+    value: LabelValue = Field(description="The value.")
+
+
+def _unique_keys(labels: list[LabelInput]) -> list[LabelInput]:
+    if len({label.key for label in labels}) != len(labels):
+        raise ValueError("must not hold a key twice")
+    return labels
+
+
+Labels = Annotated[list[LabelInput], Field(max_length=MAX_LABELS)]
+
+
+@strawberry.pydantic.input(description="What `createSite` takes.")
+class CreateSiteInput(Input):
+    """Create a site."""
+
+    tenant_id: TenantId = Field(description="The owner: `root` for platform sites, else the tenant.")
+    kind: SiteKind = Field(description="`SHARED` or `DEDICATED` for `root`, `CUSTOM` for any other tenant.")
+    name: Name = Field(description="Its name, for people.")
+    region: Region = Field(description="Where it is.")
+    labels: Labels = Field([], description="Its labels.")
+    dedicated_to: strawberry.Maybe[TenantId | None] = Field(
+        description="The tenant that a dedicated site serves; absent for other kinds."
+    )
+    idempotency_key: IdempotencyKey = Field(
+        description="Chosen by the caller. The same key with the same request again finds the site of the first call."
+    )
+
+    _labels = field_validator("labels")(_unique_keys)
+
+
+@strawberry.type(description="What `createSite` answers.")
+class CreateSitePayload:
+    """The new site."""
+
+    site: Site = strawberry.field(description="The site.")
+
+
+@strawberry.pydantic.input(description="What `updateSite` takes. Absent fields stay as they are.")
+class UpdateSiteInput(Input):
+    """Change a site."""
+
+    tenant_id: TenantId = Field(description="The owner.")
+    site_id: SiteId = Field(description="The site.")
+    expected_revision: strawberry.Maybe[Annotated[int, Field(ge=1, le=2**31 - 1)] | None] = Field(
+        description="The revision that the change was made from; CONFLICT if the site has moved on."
+    )
+    name: strawberry.Maybe[Name] = Field(description="The new name.")
+    region: strawberry.Maybe[Region] = Field(description="The new region.")
+    labels: strawberry.Maybe[Labels] = Field(description="The new labels, replacing all.")
+    dedicated_to: strawberry.Maybe[TenantId] = Field(
+        description="The tenant that a dedicated site serves from now on; the former one loses sight of it."
+    )
+
+    @model_validator(mode="after")
+    def _labels(self) -> Self:
+        if self.labels is not None:
+            _unique_keys(self.labels.value)
+        return self
+
+
+@strawberry.type(description="What `updateSite` answers.")
+class UpdateSitePayload:
+    """The site after the change."""
+
+    site: Site = strawberry.field(description="The site.")
+
+
+@strawberry.pydantic.input(description="What `deleteSite` takes.")
+class DeleteSiteInput(Input):
+    """Delete a site."""
+
+    tenant_id: TenantId = Field(description="The owner.")
+    site_id: SiteId = Field(description="The site. Its tokens stop working at once.")
+    expected_revision: strawberry.Maybe[Annotated[int, Field(ge=1, le=2**31 - 1)] | None] = Field(
+        description="The revision that is to be deleted; CONFLICT if the site has moved on."
+    )
+
+
+@strawberry.type(description="What `deleteSite` answers.")
+class DeleteSitePayload:
+    """The deleted site."""
+
+    site: Site = strawberry.field(description="The site, with `deletedAt`.")
+
+
+@strawberry.pydantic.input(description="A label that sites must have.")
+class LabelSelector(Input):
+    """A key, and optionally its value."""
+
+    key: LabelKey = Field(description="The key.")
+    value: strawberry.Maybe[LabelValue | None] = Field(description="The value; absent or null: any.")
+
+
+@strawberry.pydantic.input(description="Which sites to list. All conditions must hold.")
+class SiteFilter(Input):
+    """Conditions on sites."""
+
+    kinds: strawberry.Maybe[Annotated[list[SiteKind], Field(max_length=3)] | None] = Field(
+        description="Of one of these kinds."
+    )
+    region: strawberry.Maybe[Region | None] = Field(description="In this region.")
+    name_contains: strawberry.Maybe[Name | None] = Field(
+        description="With this in the name, in whatever case."
+    )
+    label: strawberry.Maybe[LabelSelector | None] = Field(description="With this label.")
+    include_deleted: bool = Field(False, description="The caller's own deleted sites too.")
+
+
+@strawberry.pydantic.input(description="The order of a list of sites.")
+class SiteOrder(Input):
+    """A field and a direction."""
+
+    field: SiteSort = Field(description="What to order by.")
+    direction: SortDirection = Field(SortDirection.ASC, description="Which end comes first.")
+
+
+class ListSitesInput(Input):
+    """List the sites that a tenant sees."""
+
+    tenant_id: TenantId | None = Field(
+        None, description="As which tenant to look; the caller's own if absent."
+    )
+    first: First = Field(DEFAULT_FIRST, description="How many to answer.")
+    after: Cursor | None = Field(None, description="The cursor that the page begins after.")
+    filter: SiteFilter | None = Field(None, description="Conditions that must all hold.")
+    order_by: SiteOrder | None = Field(None, description="The order; by age if absent.")
+
+
+class GetSiteInput(Input):
+    """Look one site up."""
+
+    tenant_id: TenantId | None = Field(
+        None, description="As which tenant to look; the caller's own if absent."
+    )
+    site_id: SiteId = Field(description="The site.")
