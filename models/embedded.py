@@ -23,6 +23,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -150,9 +151,9 @@ class EmbeddedPostgres:
                 launcher = self._launcher(bin_dir, log)
                 if not (self.cluster_dir / "PG_VERSION").exists():
                     self._initialise(bin_dir, launcher, log)
-                self._distrust_pid()
-                self._launch(bin_dir, launcher, log)
-            self._await_ready()
+                with self._distrusted_pid():
+                    self._launch(bin_dir, launcher, log)
+                    self._await_ready()
         except BaseException:
             self.stop()
             raise
@@ -217,8 +218,8 @@ class EmbeddedPostgres:
             raise self._failure(f"cannot run {bin_dir / 'postgres'}")
         raise self._failure(
             "PostgreSQL refuses to run as root, a user namespace (`unshare --user`) does not help here, and "
-            f"no other user can reach both {bin_dir} and {self.data_dir}: start as a normal user, or choose a "
-            "data dir and a checkout that others may traverse"
+            f"no other user can reach both {bin_dir} and {self.data_dir}: start as a normal user, or choose "
+            "a data dir and a checkout that others may traverse"
         )
 
     def _launchers(self) -> Iterator[_Launcher]:
@@ -262,16 +263,24 @@ class EmbeddedPostgres:
         finally:
             os.close(parent)
 
-    def _distrust_pid(self) -> None:
+    @contextmanager
+    def _distrusted_pid(self) -> Iterator[None]:
         """Blot the pid out of a left-over ``postmaster.pid``: by now it may be that of any process.
 
         PostgreSQL would refuse to start because of it. The rest of the file stays: by the shared memory named
-        there PostgreSQL itself finds a server that somebody else started on these files.
+        there PostgreSQL itself finds a server that somebody else started on these files. That one must find
+        its pid again, or it stops.
         """
         path = self.cluster_dir / "postmaster.pid"
-        if path.exists():
-            _, *rest = path.read_text().splitlines(keepends=True) or [""]
-            path.write_text("".join([f"{_NO_PROCESS}\n", *rest]))
+        left = path.read_text() if path.exists() else ""
+        if left:
+            path.write_text("".join([f"{_NO_PROCESS}\n", *left.splitlines(keepends=True)[1:]]))
+        try:
+            yield
+        except EmbeddedPostgresError:
+            if left:
+                path.write_text(left)
+            raise
 
     def _launch(self, bin_dir: Path, launcher: _Launcher, log: IO[bytes]) -> None:
         self.socket_dir.mkdir(mode=0o700)
