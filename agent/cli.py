@@ -234,24 +234,25 @@ def rotate_key(state_dir: StateOption) -> None:
 
 
 async def _rotate(state: StateDir) -> str:
-    """The new key is on disk before the server hears of it, and is used only once the server has taken it.
+    """Rotate to a key that is on disk before the server hears of it, and in force on disk before it is used.
 
-    If the answer to rotateKey was lost and an hour has passed, the old key is refused: then the new one is in
-    force.
+    If the answer to rotateKey was lost and the old key's last hour has passed, the new one is in force
+    already.
     """
-    _, enrolment, keys = state.joined()
+    profile, enrolment, keys = state.joined()
     if keys.pending is None:
         keys = keys.with_pending()
         state.save_keys(keys)
-    pending = keys.pending or keys.signing
     promoted = keys.promoted()
-    clock = SystemClock()
-    async with new_http(state.joined()[0].server) as http:
-        client = AgentClient(state, http, clock, _skew(state))
+    async with new_http(profile.server) as http:
+        client = AgentClient(state, http, SystemClock(), _skew(state))
         try:
-            await client.call(SELF, {})  # sets the client's idea of the server's clock, for the proof
+            await client.call(
+                SELF, {}
+            )  # corrects the client's idea of the server's clock, which dates the proof
             proof = keys.rotation_proof(enrolment.agent_id, client.server_time.now())
-            await client.call(ROTATE_KEY, {"newPublicKey": public_jwk(pending), "proof": proof})
+            await client.call(ROTATE_KEY, {"newPublicKey": public_jwk(promoted.signing), "proof": proof})
+            state.save_keys(promoted)
         except RefusedError as refusal:
             if refusal.code != "UNAUTHENTICATED":
                 raise

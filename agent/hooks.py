@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from agent.errors import CommandError, Exit
 
 GRACE_SECONDS = 2.0
+_STANDARD_ERROR = 2
 
 
 def parse(command: str | None) -> list[str] | None:
@@ -121,7 +122,11 @@ class Hooks:
         environment = {**os.environ, **self._environment, "BC_BOOT_EPOCH": str(epoch)}
         try:
             process = await asyncio.create_subprocess_exec(
-                *command, env=environment, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+                *command,
+                env=environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=_STANDARD_ERROR,  # standard output is the agent's own log
+                start_new_session=True,
             )
         except OSError as error:
             self._log("hook failed to start", hook=hook, epoch=epoch, error=error.strerror or "?")
