@@ -52,7 +52,7 @@ def template(cluster: EmbeddedPostgres) -> str:
 async def database_url(cluster: EmbeddedPostgres, template: str) -> AsyncIterator[str]:
     """Make a migrated, empty database, which this test alone uses, as its owner."""
     name = f"t_{next(_numbers)}"
-    await _execute(cluster, f"CREATE DATABASE {name} TEMPLATE {template}")
+    await _execute(cluster, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
     yield cluster.dsn(name)
     await _execute(cluster, f"DROP DATABASE {name} WITH (FORCE)")
 

