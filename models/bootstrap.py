@@ -3,6 +3,8 @@
 It runs as the owner of the tables, since the serving role cannot make tenants, identities or bindings.
 """
 
+from typing import NamedTuple
+
 from sqlalchemy import bindparam, select
 from sqlalchemy.dialects.postgresql import insert
 
@@ -25,6 +27,10 @@ class AlreadyInitialisedError(Exception):
     """The root tenant exists: its first key was shown when it was made, and cannot be shown again."""
 
 
+class NoSuchTenantError(Exception):
+    """There is no tenant of that id."""
+
+
 async def add_tenant(tx: Transaction, tenant_id: str, name: str) -> bool:
     """Make a tenant; False if there is one of that id."""
     return await tx.first(_ADD_TENANT, id=tenant_id, name=name) is not None
@@ -38,55 +44,70 @@ async def initialise(database: Database) -> BearerToken:
     async with database.transaction() as tx:
         if not await add_tenant(tx, ROOT_TENANT_ID, "Platform"):
             raise AlreadyInitialisedError
-        return await _add_caller(tx, ROOT_TENANT_ID, "root-admin", FLEET, Role.ADMIN)
+        return await add_caller(tx, ROOT_TENANT_ID, "root-admin", FLEET, Role.ADMIN)
 
 
-_DEMO_SITES = (
-    ("root", SiteKind.SHARED, "Frankfurt shared", "eu-central", None, "fra-1"),
-    ("root", SiteKind.DEDICATED, "Ashburn for Acme", "us-east", "acme", "iad-2"),
-    ("acme", SiteKind.CUSTOM, "Acme Berlin lab", "eu-central", None, "ber-lab"),
-    ("acme", SiteKind.CUSTOM, "Acme Dublin plant", "eu-west", None, "dub-plant"),
-    ("globex", SiteKind.CUSTOM, "Globex Osaka", "ap-northeast", None, "osa-1"),
+class _DemoCaller(NamedTuple):
+    tenant_id: str
+    name: str
+    resource: Resource
+    role: Role
+
+
+_DEMO_CALLERS = (
+    _DemoCaller(ROOT_TENANT_ID, "root-admin", FLEET, Role.ADMIN),
+    _DemoCaller("acme", "acme-admin", tenant_resource("acme"), Role.ADMIN),
+    _DemoCaller("acme", "acme-viewer", tenant_resource("acme"), Role.VIEWER),
+    _DemoCaller("globex", "globex-admin", tenant_resource("globex"), Role.ADMIN),
 )
 
 
-async def demo(database: Database) -> dict[str, BearerToken] | None:
-    """Make the demo world once: tenants root, acme and globex, five sites, and callers, whose API keys are returned by
-    name. None if there is a root tenant already.
+def _demo_site(
+    tenant_id: str, kind: SiteKind, name: str, region: str, rack: str, dedicated_to: str | None = None
+) -> SiteDraft:
+    labels = [{"key": "env", "value": "demo"}, {"key": "rack", "value": rack}]
+    return SiteDraft(tenant_id, kind, name, region, labels, dedicated_to, "demo", rack)
+
+
+_DEMO_SITES = (
+    _demo_site(ROOT_TENANT_ID, SiteKind.SHARED, "Frankfurt shared", "eu-central", "fra-1"),
+    _demo_site(ROOT_TENANT_ID, SiteKind.DEDICATED, "Ashburn for Acme", "us-east", "iad-2", "acme"),
+    _demo_site("acme", SiteKind.CUSTOM, "Acme Berlin lab", "eu-central", "ber-lab"),
+    _demo_site("acme", SiteKind.CUSTOM, "Acme Dublin plant", "eu-west", "dub-plant"),
+    _demo_site("globex", SiteKind.CUSTOM, "Globex Osaka", "ap-northeast", "osa-1"),
+)
+
+
+async def demo(database: Database, *, known: set[str]) -> dict[str, BearerToken]:
+    """Make what is missing of the demo world: tenants root, acme and globex, five sites, and four callers.
+
+    Returns new API keys, by name, for the callers that are not ``known``: those whose key the credentials file holds.
     """
     async with database.transaction() as tx:
-        if await tx.first(_HAS_TENANT, id=ROOT_TENANT_ID) is not None:
-            return None
-        for tenant_id, name in ((ROOT_TENANT_ID, "Platform"), ("acme", "Acme"), ("globex", "Globex")):
-            await add_tenant(tx, tenant_id, name)
-        keys = {
-            "root-admin": await _add_caller(tx, ROOT_TENANT_ID, "root-admin", FLEET, Role.ADMIN),
-            "acme-admin": await _add_caller(tx, "acme", "acme-admin", tenant_resource("acme"), Role.ADMIN),
-            "acme-viewer": await _add_caller(tx, "acme", "acme-viewer", tenant_resource("acme"), Role.VIEWER),
-            "globex-admin": await _add_caller(
-                tx, "globex", "globex-admin", tenant_resource("globex"), Role.ADMIN
-            ),
+        fresh = await add_tenant(tx, ROOT_TENANT_ID, "Platform")
+        if fresh:
+            for tenant_id in ("acme", "globex"):
+                await add_tenant(tx, tenant_id, tenant_id.capitalize())
+            for draft in _DEMO_SITES:
+                await sites.create(tx, draft)
+        return {
+            caller.name: await add_caller(tx, caller.tenant_id, caller.name, caller.resource, caller.role)
+            for caller in _DEMO_CALLERS
+            if fresh or caller.name not in known
         }
-        for tenant_id, kind, name, region, dedicated_to, rack in _DEMO_SITES:
-            await sites.create(
-                tx,
-                SiteDraft(
-                    tenant_id=tenant_id,
-                    kind=kind,
-                    name=name,
-                    region=region,
-                    labels=[{"key": "env", "value": "demo"}, {"key": "rack", "value": rack}],
-                    dedicated_to=dedicated_to,
-                    created_by="demo",
-                    idempotency_key=rack,
-                ),
-            )
-    return keys
 
 
-async def _add_caller(
+async def add_caller(
     tx: Transaction, tenant_id: str, name: str, resource: Resource, role: Role
 ) -> BearerToken:
-    identity_id = await keyring.add_identity(tx, tenant_id, name)
+    """A new API key for the tenant's identity of that name, which is made if there is none, bound to a role.
+
+    Raises NoSuchTenantError.
+    """
+    if await tx.first(_HAS_TENANT, id=tenant_id) is None:
+        raise NoSuchTenantError
+    identity_id = await keyring.find_identity(tx, tenant_id, name)
+    if identity_id is None:
+        identity_id = await keyring.add_identity(tx, tenant_id, name)
     await keyring.bind(tx, tenant_id, identity_id, resource, role)
     return await keyring.add_key(tx, tenant_id, identity_id)

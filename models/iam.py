@@ -77,6 +77,16 @@ def site_resource(tenant_id: str, site_id: str) -> Resource:
     return Resource("compute-site", site_id, tenant_id)
 
 
+def parse_resource(text: str, tenant_id: str) -> Resource:
+    """The resource that ``text`` names, a site being one of ``tenant_id``. Raises ValueError."""
+    kind, _, name = text.partition("/")
+    if text == str(FLEET):
+        return FLEET
+    if not name or kind not in {"compute-tenant", "compute-site"}:
+        raise ValueError("not a resource")
+    return tenant_resource(name) if kind == "compute-tenant" else site_resource(tenant_id, name)
+
+
 class Binding(NamedTuple):
     """A role on a resource."""
 

@@ -9,8 +9,8 @@ import hmac
 import time
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Text, any_, bindparam, func, insert, select, update
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import ColumnElement, Text, any_, bindparam, func, select, update
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from models.db import Database, Statement, Transaction
 from models.iam import Actor, Binding, Resource, Role
@@ -152,7 +152,16 @@ def _actor(row: _KeyRow) -> Actor:
 
 _ADD_IDENTITY = Statement(insert(IDENTITIES).inline(), columns=["tenant_id", "id", "name", "subject"])
 _ADD_KEY = Statement(insert(KEYS).inline(), columns=["tenant_id", "id", "identity_id", "secret_sha256"])
-_ADD_BINDING = Statement(insert(BINDINGS).inline(), columns=["tenant_id", "identity_id", "resource", "role"])
+_FIND_IDENTITY = Statement(
+    select(IDENTITIES.c.id)
+    .where(IDENTITIES.c.tenant_id == bindparam("tenant_id"), IDENTITIES.c.name == bindparam("name"))
+    .order_by(IDENTITIES.c.id)
+    .limit(1)
+)
+_ADD_BINDING = Statement(
+    insert(BINDINGS).on_conflict_do_nothing().inline(),
+    columns=["tenant_id", "identity_id", "resource", "role"],
+)
 _REVOKE_KEY = Statement(
     update(KEYS)
     .where(KEYS.c.id == bindparam("key_id"), KEYS.c.revoked_at.is_(None))
@@ -166,6 +175,12 @@ async def add_identity(tx: Transaction, tenant_id: str, name: str, *, subject: s
     identity_id = new_id("idn")
     await tx.all(_ADD_IDENTITY, tenant_id=tenant_id, id=identity_id, name=name, subject=subject)
     return identity_id
+
+
+async def find_identity(tx: Transaction, tenant_id: str, name: str) -> str | None:
+    """The id of the tenant's oldest identity of that name."""
+    found = await tx.first(_FIND_IDENTITY, tenant_id=tenant_id, name=name)
+    return None if found is None else str(found[0])
 
 
 async def bind(tx: Transaction, tenant_id: str, identity_id: str, resource: Resource, role: Role) -> None:

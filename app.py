@@ -1,0 +1,263 @@
+"""The composition root: what a running server is made of, its routes, and its background tasks."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import structlog
+from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from logs import RequestLog
+from models import journal, keyfiles, migrate
+from models.db import OUT_OF_REACH, Database, unavailable
+from models.errors import ApiError, ErrorCode, not_found
+from models.hashing import Hasher, Pepper
+from models.iam import BindingDecisionPoint
+from models.keyring import IAM_CHANNEL, Keyring
+from models.listener import listen
+from models.relay import LogSink, Relay
+from models.secret_store import LocalStore
+from models.sensitive import BearerToken
+from resolvers import openapi
+from resolvers.http import OperationEndpoint
+from resolvers.registry import OPERATIONS
+from resolvers.root import schema
+from schema.context import KeyedLocks, RequestContext, Services
+from schema.engine import Engine
+from schema.graphql_http import GraphQLEndpoint
+from schema.http import Authenticate, problem, request_id
+from schema.limits import Limits
+from settings import Settings, SettingsError
+
+log = structlog.get_logger(__name__)
+
+LAST_USE_SECONDS = 5.0
+
+BACKLOG = Gauge("bc_outbox_backlog", "Committed events that wait for delivery.")
+
+PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; worker-src 'self'; "
+    "style-src 'self' 'unsafe-inline'; font-src 'self' data:; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'; form-action 'none'",
+    "cache-control": "no-cache",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cross-origin-opener-policy": "same-origin",
+}
+"""Pages load from this origin alone, run no inline script, and stand in no frame."""
+
+
+async def open_services(settings: Settings) -> Services:
+    """The parts that operations stand on. Raises KeyFilesError if the deployment's key files are missing.
+
+    Nothing connects yet: a server starts, and says so in ``/readyz``, while its database is out of reach.
+    """
+    database = await Database.open(
+        database_url(settings),
+        role="bc_api",
+        size=settings.database_pool_size,
+        timeout_seconds=settings.database_timeout_seconds,
+    )
+    return Services(
+        database=database,
+        keyring=Keyring(database, ttl_seconds=settings.auth_cache_ttl_seconds),
+        hasher=Hasher(settings),
+        pepper=Pepper(keyfiles.pepper(settings.keys_dir)),
+        store=LocalStore(keyfiles.broker_public_key(settings.keys_dir)),
+        decisions=BindingDecisionPoint(database),
+        minting=KeyedLocks(),
+    )
+
+
+def database_url(settings: Settings) -> str:
+    """``BC_DATABASE_URL``, which a server cannot be without. Raises SettingsError."""
+    if settings.database_url is None:
+        raise SettingsError("BC_DATABASE_URL: is required")
+    return settings.database_url
+
+
+def create_app(settings: Settings, services: Services) -> ASGIApp:
+    """The server as an ASGI application around ``services``, which it closes when it shuts down."""
+    authenticate = authenticator(services)
+    engine = Engine(
+        schema._schema,  # noqa: SLF001 - Strawberry has no public name for the graphql-core schema it made
+        Limits(
+            tokens=settings.graphql_max_tokens,
+            depth=settings.graphql_max_depth,
+            aliases=settings.graphql_max_aliases,
+            repeats=settings.graphql_max_repeats,
+            directives=settings.graphql_max_directives,
+            cost=settings.graphql_max_cost,
+        ),
+        introspection=settings.graphql_introspection,
+        suggestions=settings.graphql_suggestions,
+        classify=unavailable,
+    )
+    graphql = GraphQLEndpoint(
+        engine,
+        authenticate,
+        unavailable,
+        page=(lambda: page(settings.console_dir / "graphiql.html")) if settings.graphiql else None,
+        max_body_bytes=settings.max_body_bytes,
+        timeout_seconds=settings.request_timeout_seconds,
+    )
+    methods = [
+        Route(
+            operation.path,
+            OperationEndpoint(
+                operation,
+                authenticate,
+                unavailable,
+                max_body_bytes=settings.max_body_bytes,
+                timeout_seconds=settings.request_timeout_seconds,
+            ),
+        )
+        for operation in OPERATIONS
+    ]
+    routes: list[BaseRoute] = [
+        Route("/graphql", graphql),
+        *methods,
+        Route("/api/openapi.json", _openapi),
+        Route("/healthz", _healthz),
+        Route("/readyz", _readyz(services.database, settings.database_timeout_seconds)),
+        Route("/metrics", _metrics(services.database)),
+        Route("/", lambda _request: page(settings.console_dir / "index.html")),
+        Mount("/assets", StaticFiles(directory=settings.console_dir / "assets", check_dir=False)),
+    ]
+    app = Starlette(
+        routes=routes,
+        lifespan=_lifespan(settings, services),
+        exception_handlers={404: _no_route, 405: _no_method},
+    )
+    app.router.redirect_slashes = (
+        False  # a redirect would be built from the Host header, which is the client's word
+    )
+    return RequestLog(app)
+
+
+def authenticator(services: Services) -> Authenticate:
+    """Who calls, by API key. One UNAUTHENTICATED for an absent, malformed, unknown and revoked credential alike."""
+
+    async def authenticate(credential: BearerToken | None, request_id: str) -> RequestContext:
+        actor = None if credential is None else await services.keyring.by_key(credential)
+        if actor is None:
+            raise ApiError(ErrorCode.UNAUTHENTICATED)
+        return RequestContext(actor, request_id, services)
+
+    return authenticate
+
+
+# --- background --------------------------------------------------------------------------------------------------
+
+
+def _lifespan(settings: Settings, services: Services) -> Callable[[Starlette], Any]:
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        url, timeout_seconds = database_url(settings), settings.database_timeout_seconds
+        relay = Relay(
+            url, LogSink(), poll_seconds=settings.outbox_poll_seconds, timeout_seconds=timeout_seconds
+        )
+
+        def may_have_missed() -> None:
+            services.keyring.forget()
+            relay.wake()
+
+        handlers = {IAM_CHANNEL: services.keyring.forget, journal.OUTBOX_CHANNEL: relay.wake}
+        tasks = [
+            asyncio.create_task(work, name=name)
+            for name, work in (
+                ("listener", listen(url, handlers, on_gap=may_have_missed, timeout_seconds=timeout_seconds)),
+                ("relay", relay.run()),
+                ("last use", _flush_last_use(services.keyring)),
+            )
+        ]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            services.hasher.close()
+            await services.database.close()
+
+    return lifespan
+
+
+async def _flush_last_use(keyring: Keyring) -> None:
+    while True:
+        await asyncio.sleep(LAST_USE_SECONDS)
+        try:
+            await keyring.flush_last_use()
+        except OUT_OF_REACH as error:
+            log.warning("last_use.lost", error=type(error).__name__)
+
+
+# --- small routes ------------------------------------------------------------------------------------------------
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+async def _healthz(_request: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+def _readyz(database: Database, timeout_seconds: float) -> Handler:
+    async def readyz(request: Request) -> Response:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                if await migrate.is_current(database):
+                    return JSONResponse({"status": "ready"})
+        except OUT_OF_REACH:
+            detail = "The database is out of reach."
+        else:
+            detail = "The database is not migrated to this version: run `bcd migrate`."
+        return problem(
+            ApiError(ErrorCode.UNAVAILABLE, detail, retry_after_seconds=1), request_id(request.scope)
+        )
+
+    return readyz
+
+
+def _metrics(database: Database) -> Handler:
+    async def metrics(_request: Request) -> Response:
+        try:
+            BACKLOG.set(await journal.backlog(database))
+        except OUT_OF_REACH:
+            BACKLOG.set(float("nan"))
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+    return metrics
+
+
+async def _openapi(_request: Request) -> Response:
+    return JSONResponse(openapi.document())
+
+
+async def _no_route(request: Request, _error: Exception) -> Response:
+    return problem(not_found(), request_id(request.scope))
+
+
+async def _no_method(request: Request, error: Exception) -> Response:
+    allow = (getattr(error, "headers", None) or {}).get("Allow", "GET")
+    refusal = ApiError(ErrorCode.INVALID_ARGUMENT, "The method is not allowed here.")
+    return problem(refusal, request_id(request.scope), 405, allow=allow)
+
+
+def page(path: Path) -> Response:
+    """A built page of the console, or, where it was not built, one that says how."""
+    if path.is_file():
+        return FileResponse(path, headers=PAGE_HEADERS, media_type="text/html")
+    return HTMLResponse(
+        "<!doctype html><html lang=en><title>Not built</title><h1>This page was not built</h1>"
+        "<p>Run <code>make console</code> with Node.js 20 or newer, then reload. The API works without it.</p></html>",
+        status_code=503,
+        headers=PAGE_HEADERS,
+    )

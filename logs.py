@@ -1,0 +1,151 @@
+"""Logging: structured, one line an entry, the request's id in each; never a header, a variable, a body or a value."""
+
+import logging
+import re
+import sys
+import time
+from typing import Any
+
+import structlog
+from prometheus_client import Counter, Histogram
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.types import EventDict, Processor, WrappedLogger
+
+from models.errors import ApiError, ErrorCode
+from models.ids import new_id
+from schema.engine import log_unhandled
+from schema.http import problem
+from settings import Settings
+
+_log = structlog.stdlib.get_logger("request")
+
+
+def configure(settings: Settings) -> None:
+    """Send structlog and the standard library's loggers through one chain to standard error."""
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _without_exception_text,
+    ]
+    renderer: Processor = (
+        structlog.processors.JSONRenderer(default=str)
+        if settings.log_format == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level)
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio"):
+        logging.getLogger(name).handlers = []
+        logging.getLogger(name).propagate = name != "uvicorn.access"
+
+
+def _without_exception_text(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Of an exception keep the type and the frames. Its text may quote a row, a statement's parameters or a value."""
+    raised: Any = event.pop("exc_info", None)
+    if raised is True:
+        raised = sys.exc_info()
+    error = raised[1] if isinstance(raised, tuple) else raised
+    if isinstance(error, BaseException):
+        event.setdefault("error", type(error).__qualname__)
+        frames = []
+        trace = error.__traceback__
+        while trace is not None:
+            frames.append(f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}")
+            trace = trace.tb_next
+        event["frames"] = frames[-12:]
+    return event
+
+
+REQUESTS = Counter("bc_requests_total", "Requests, by operation and outcome.", ["operation", "outcome"])
+SECONDS = Histogram("bc_request_seconds", "Seconds to answer a request, by door.", ["door"])
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
+_DOORS = {"graphql": "graphql", "api": "http"}
+_KNOWN_OPERATION = re.compile(r"[a-zA-Z]+\.[a-zA-Z]+")
+
+
+class RequestLog:
+    """The outermost middleware: gives each request its id, logs and counts its answer, and masks what went wrong.
+
+    A client may choose the id (``X-Request-Id``, 8 to 64 letters, digits and ``._-``). What is logged is the route's
+    own name or the bare path with escapes kept; never a query, a header or a body.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and see its answer go by."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        request_id = _chosen_id(scope) or new_id("req")
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id
+        status = 0
+
+        async def tell(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, tell)
+        except Exception as error:  # noqa: BLE001 - the last resort: whatever it was, the caller learns its code only
+            log_unhandled(error, request_id, str(state.get("operation")))
+            if status == 0:
+                await problem(ApiError(ErrorCode.INTERNAL), request_id)(scope, receive, tell)
+        self._note(scope, request_id, status, time.perf_counter() - began)
+
+    def _note(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:
+        state = scope["state"]
+        path = scope["raw_path"].decode("ascii", "backslashreplace")
+        door = _DOORS.get(path.split("/", 2)[1] if "/" in path else "")
+        codes = state.get("codes") or ()
+        operation = state.get("operation")
+        if door is not None:
+            # A label must come from a closed set: clients name GraphQL operations as they like.
+            label = operation if operation and _KNOWN_OPERATION.fullmatch(operation) else "graphql"
+            REQUESTS.labels(label, codes[0] if codes else "ok").inc()
+            SECONDS.labels(door).observe(seconds)
+        _log.info(
+            "request",
+            request_id=request_id,
+            method=scope["method"],
+            path=path[:200],
+            status=status,
+            milliseconds=round(seconds * 1000, 2),
+            operation=operation,
+            codes=codes,
+        )
+
+
+def _chosen_id(scope: Scope) -> str | None:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            text = value.decode("latin-1")
+            return text if _REQUEST_ID.fullmatch(text) else None
+    return None
