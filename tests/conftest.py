@@ -12,6 +12,7 @@ import pytest
 
 from models.embedded import EmbeddedPostgres
 from models.migrate import upgrade
+from tests.world import World, make_world
 
 TEMPLATE = "template_bc"
 
@@ -55,6 +56,13 @@ async def database_url(cluster: EmbeddedPostgres, template: str) -> AsyncIterato
     await _execute(cluster, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
     yield cluster.dsn(name)
     await _execute(cluster, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
+    """The demo world behind a running server."""
+    async with make_world(database_url, tmp_path) as made:
+        yield made
 
 
 async def _execute(cluster: EmbeddedPostgres, sql: str) -> None:

@@ -1,0 +1,1 @@
+"""The tests: real PostgreSQL, real sockets, real concurrency."""
