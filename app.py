@@ -137,9 +137,7 @@ def create_app(settings: Settings, services: Services) -> ASGIApp:
         lifespan=_lifespan(settings, services),
         exception_handlers={404: _no_route, 405: _no_method},
     )
-    app.router.redirect_slashes = (
-        False  # a redirect would be built from the Host header, which is the client's word
-    )
+    app.router.redirect_slashes = False  # a redirect would be built from the Host header, which is the client's word
     return RequestLog(app)
 
 
@@ -162,9 +160,7 @@ def _lifespan(settings: Settings, services: Services) -> Callable[[Starlette], A
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         url, timeout_seconds = database_url(settings), settings.database_timeout_seconds
-        relay = Relay(
-            url, LogSink(), poll_seconds=settings.outbox_poll_seconds, timeout_seconds=timeout_seconds
-        )
+        relay = Relay(url, LogSink(), poll_seconds=settings.outbox_poll_seconds, timeout_seconds=timeout_seconds)
 
         def may_have_missed() -> None:
             services.keyring.forget()
@@ -219,9 +215,7 @@ def _readyz(database: Database, timeout_seconds: float) -> Handler:
             detail = "The database is out of reach."
         else:
             detail = "The database is not migrated to this version: run `bcd migrate`."
-        return problem(
-            ApiError(ErrorCode.UNAVAILABLE, detail, retry_after_seconds=1), request_id(request.scope)
-        )
+        return problem(ApiError(ErrorCode.UNAVAILABLE, detail, retry_after_seconds=1), request_id(request.scope))
 
     return readyz
 

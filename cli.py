@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -61,9 +60,7 @@ def fail(message: str) -> NoReturn:
 def dev(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8080,
-    data_dir: Annotated[Path, typer.Option(help="Where the database, keys and credentials are kept.")] = Path(
-        ".data"
-    ),
+    data_dir: Annotated[Path, typer.Option(help="Where the database, keys and credentials are kept.")] = Path(".data"),
     empty: Annotated[bool, typer.Option("--empty", help="Create no demo data.")] = False,
 ) -> None:
     """Run everything on this machine: PostgreSQL, migrations, demo data and the server. Ctrl-C stops it all."""
@@ -202,9 +199,7 @@ def _run(work: Any) -> None:
 
 @app.command()
 def migrate(
-    check: Annotated[
-        bool, typer.Option("--check", help="Only tell whether the migrations make the tables.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only tell whether the migrations make the tables.")] = False,
 ) -> None:
     """Bring the database to this version's schema, as its owner (BC_MIGRATION_DATABASE_URL, else BC_DATABASE_URL).
 
@@ -247,9 +242,7 @@ def init() -> None:
     try:
         key = asyncio.run(_as_owner(_owner_url(settings), bootstrap.initialise))
     except bootstrap.AlreadyInitialisedError:
-        fail(
-            "the root tenant exists already; its first key was shown when it was made. See `bcd iam key-add`."
-        )
+        fail("the root tenant exists already; its first key was shown when it was made. See `bcd iam key-add`.")
     print(key.reveal())
 
 
@@ -279,9 +272,7 @@ def tenant_add(
 @iam.command("key-add")
 def key_add(
     tenant_id: Annotated[str, typer.Argument(help="The tenant of the identity.")],
-    name: Annotated[
-        str, typer.Argument(help="The identity's name; it is made if the tenant has none of that name.")
-    ],
+    name: Annotated[str, typer.Argument(help="The identity's name; it is made if the tenant has none of that name.")],
     role: Annotated[str, typer.Option(help="viewer, operator or admin.")] = "viewer",
     resource: Annotated[
         str | None,
@@ -339,9 +330,7 @@ _ROOT = Path(__file__).parent
 
 @app.command()
 def schema(
-    check: Annotated[
-        bool, typer.Option("--check", help="Only tell whether the files are up to date.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only tell whether the files are up to date.")] = False,
 ) -> None:
     """Export the GraphQL schema to schema/schema.graphql and the OpenAPI document to docs/openapi.json."""
     from resolvers import openapi
@@ -409,4 +398,4 @@ def _write_private(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -23,9 +23,7 @@ class SettingsError(Exception):
 class Settings(BaseSettings):
     """The server's configuration. Values are read once at start and never change."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="BC_", extra="forbid", frozen=True, hide_input_in_errors=True
-    )
+    model_config = SettingsConfigDict(env_prefix="BC_", extra="forbid", frozen=True, hide_input_in_errors=True)
 
     database_url: str | None = Field(
         None,
@@ -36,9 +34,7 @@ class Settings(BaseSettings):
         None,
         description="Login that owns the tables, for `bcd migrate` and `bcd init`; else `BC_DATABASE_URL`.",
     )
-    database_pool_size: int = Field(
-        10, ge=2, le=500, description="Connections of one server process at most."
-    )
+    database_pool_size: int = Field(10, ge=2, le=500, description="Connections of one server process at most.")
     database_timeout_seconds: float = Field(
         4.0, gt=0, le=60, description="Longest wait for a connection or a statement; then UNAVAILABLE."
     )
@@ -56,32 +52,20 @@ class Settings(BaseSettings):
     console_dir: Path = Field(
         Path(__file__).parent / "console" / "dist", description="Folder of the built console and GraphiQL."
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least level that is logged."
-    )
-    log_format: Literal["json", "console"] = Field(
-        "json", description="`json` for machines, `console` for people."
-    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
+    log_format: Literal["json", "console"] = Field("json", description="`json` for machines, `console` for people.")
     otlp_endpoint: str | None = Field(None, description="OTLP/HTTP collector for traces; none by default.")
 
-    request_timeout_seconds: float = Field(
-        10.0, gt=0, le=300, description="Deadline of a request; then UNAVAILABLE."
-    )
+    request_timeout_seconds: float = Field(10.0, gt=0, le=300, description="Deadline of a request; then UNAVAILABLE.")
     max_body_bytes: int = Field(1_048_576, ge=1024, le=64 * 1024**2, description="Largest request body.")
 
     graphql_introspection: bool = Field(False, description="Allow introspection (on in `bcd dev`).")
     graphiql: bool = Field(False, description="Serve GraphiQL to browsers at `/graphql` (on in `bcd dev`).")
     graphql_suggestions: bool = Field(False, description="'Did you mean' in errors (on in `bcd dev`).")
-    graphql_compiled_executor: bool = Field(
-        True, description="Run operations compiled; off: by graphql-core."
-    )
+    graphql_compiled_executor: bool = Field(True, description="Run operations compiled; off: by graphql-core.")
     graphql_max_tokens: int = Field(2000, ge=10, description="Tokens of a document at most.")
-    graphql_max_depth: int = Field(
-        14, ge=1, description="Nested selections at most (introspection has its own)."
-    )
-    graphql_max_aliases: int = Field(
-        50, ge=0, description="Aliases of an operation at most, fragments expanded."
-    )
+    graphql_max_depth: int = Field(14, ge=1, description="Nested selections at most (introspection has its own).")
+    graphql_max_aliases: int = Field(50, ge=0, description="Aliases of an operation at most, fragments expanded.")
     graphql_max_repeats: int = Field(50, ge=1, description="Times that one field may stand in one selection.")
     graphql_max_directives: int = Field(50, ge=0, description="Directives of an operation at most.")
     graphql_max_cost: int = Field(
@@ -91,9 +75,7 @@ class Settings(BaseSettings):
     )
 
     argon2_time_cost: int = Field(2, ge=1, le=100, description="argon2id passes (OWASP: 2).")
-    argon2_memory_kib: int = Field(
-        19_456, ge=8, le=4 * 1024**2, description="argon2id memory in KiB (OWASP: 19456)."
-    )
+    argon2_memory_kib: int = Field(19_456, ge=8, le=4 * 1024**2, description="argon2id memory in KiB (OWASP: 19456).")
     argon2_parallelism: int = Field(1, ge=1, le=64, description="argon2id lanes (OWASP: 1).")
     argon2_workers: int = Field(1, ge=1, le=64, description="Hashes computed at once, each in a thread.")
     argon2_queue: int = Field(256, ge=1, description="Hashes that may wait; beyond that RESOURCE_EXHAUSTED.")

@@ -2,11 +2,11 @@
 
 from alembic import context
 
-from models.tables import SQLModel
+from models.tables import METADATA
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=SQLModel.metadata,
+    target_metadata=METADATA,
     compare_type=True,
     compare_server_default=True,
 )

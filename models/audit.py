@@ -49,8 +49,7 @@ _AFTER = tuple_(bindparam("after_time", type_=AUDIT.c.time.type), bindparam("aft
 def _conditions(filters: frozenset[str], *, sites_only: bool) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = [AUDIT.c.tenant_id == bindparam("tenant_id")]
     conditions += [
-        AUDIT.c[name] == bindparam(name)
-        for name in sorted(filters & {"actor", "operation", "resource", "decision"})
+        AUDIT.c[name] == bindparam(name) for name in sorted(filters & {"actor", "operation", "resource", "decision"})
     ]
     if "since" in filters:
         conditions.append(AUDIT.c.time >= bindparam("since"))
@@ -66,16 +65,12 @@ def _page_statement(filters: frozenset[str], *, sites_only: bool, continued: boo
     statement = select(*_COLUMNS).where(*_conditions(filters, sites_only=sites_only))
     if continued:
         statement = statement.where(tuple_(AUDIT.c.time, AUDIT.c.id) < _AFTER)
-    return Statement(
-        statement.order_by(AUDIT.c.time.desc(), AUDIT.c.id.desc()).limit(bindparam("limit")), AuditRow
-    )
+    return Statement(statement.order_by(AUDIT.c.time.desc(), AUDIT.c.id.desc()).limit(bindparam("limit")), AuditRow)
 
 
 @lru_cache(maxsize=256)
 def _count_statement(filters: frozenset[str], *, sites_only: bool) -> Statement[tuple[int]]:
-    return Statement(
-        select(func.count()).select_from(AUDIT).where(*_conditions(filters, sites_only=sites_only))
-    )
+    return Statement(select(func.count()).select_from(AUDIT).where(*_conditions(filters, sites_only=sites_only)))
 
 
 async def page(
@@ -108,6 +103,4 @@ async def page(
     rows = await database.all(
         _page_statement(filters, sites_only=sites_only, continued=after is not None), **parameters
     )
-    return Page(
-        rows, first=first, after=after, keyset=keyset, key=lambda row: (row.time, row.id), count=count
-    )
+    return Page(rows, first=first, after=after, keyset=keyset, key=lambda row: (row.time, row.id), count=count)

@@ -97,9 +97,7 @@ async def demo(database: Database, *, known: set[str]) -> dict[str, BearerToken]
         }
 
 
-async def add_caller(
-    tx: Transaction, tenant_id: str, name: str, resource: Resource, role: Role
-) -> BearerToken:
+async def add_caller(tx: Transaction, tenant_id: str, name: str, resource: Resource, role: Role) -> BearerToken:
     """A new API key for the tenant's identity of that name, which is made if there is none, bound to a role.
 
     Raises NoSuchTenantError.

@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast, overload
 
 import asyncpg
 import orjson
-from sqlalchemy import Executable
+from sqlalchemy import ClauseElement
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.sql.compiler import SQLCompiler
 
@@ -23,7 +23,7 @@ Row = TypeVar("Row")
 Role = Literal["bc_api", "bc_broker"]
 """``bc_api`` serves: it cannot read ciphertexts, nor change audit rows. ``bc_broker`` alone reads ciphertexts."""
 
-_DIALECT = PGDialect_asyncpg()
+_DIALECT = PGDialect_asyncpg()  # type: ignore[no-untyped-call]
 
 OUT_OF_REACH: tuple[type[BaseException], ...] = (
     OSError,
@@ -45,27 +45,27 @@ def unavailable(error: BaseException) -> ApiError | None:
 
 
 class Statement(Generic[Row]):
-    """A Core expression compiled once, its parameters by name, and the type of its rows (a NamedTuple, in its order)."""
+    """A Core expression compiled once, its parameters by name, and the type of its rows: a NamedTuple in its order."""
 
     __slots__ = ("_defaults", "_make", "_names", "sql")
 
+    @overload
     def __init__(
-        self,
-        expression: Executable,
-        row: Callable[..., Row] = cast("Any", tuple),
-        *,
-        columns: Sequence[str] = (),
+        self: "Statement[tuple[Any, ...]]", expression: ClauseElement, *, columns: Sequence[str] = ()
+    ) -> None: ...
+
+    @overload
+    def __init__(self, expression: ClauseElement, row: Callable[..., Row], *, columns: Sequence[str] = ()) -> None: ...
+
+    def __init__(
+        self, expression: ClauseElement, row: Callable[..., Any] = tuple, *, columns: Sequence[str] = ()
     ) -> None:
         """``columns`` names the columns of an INSERT, which become parameters of the same names."""
-        compiled = cast(
-            "SQLCompiler", expression.compile(dialect=_DIALECT, column_keys=list(columns) or None)
-        )
+        compiled = cast("SQLCompiler", expression.compile(dialect=_DIALECT, column_keys=list(columns) or None))
         self.sql = str(compiled)
         names = tuple(compiled.positiontup or ())
         self._defaults = {
-            name: compiled.params[name]
-            for name in names
-            if not compiled.binds[name].required and name not in columns
+            name: compiled.params[name] for name in names if not compiled.binds[name].required and name not in columns
         }
         self._names = names
         self._make = getattr(row, "_make", row)
@@ -206,6 +206,7 @@ async def _assert_idle(connection: asyncpg.Connection) -> None:
 
 
 async def set_codecs(connection: asyncpg.Connection) -> None:
+    """Let JSON go in and out as Python objects, encoded by orjson."""
     await connection.set_type_codec(
         "jsonb",
         schema="pg_catalog",

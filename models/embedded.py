@@ -233,9 +233,7 @@ class EmbeddedPostgres:
         account = _account()
         if unshare := shutil.which("unshare"):
             # Any number would do, but initdb looks it up in the user database.
-            yield _Launcher(
-                (unshare, "--user", f"--map-user={account.pw_uid}", f"--map-group={account.pw_gid}")
-            )
+            yield _Launcher((unshare, "--user", f"--map-user={account.pw_uid}", f"--map-group={account.pw_gid}"))
         if owner is None:
             yield _Launcher(uid=account.pw_uid, gid=account.pw_gid)
 

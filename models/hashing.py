@@ -64,9 +64,7 @@ class Hasher:
 
     async def _run(self, purpose: str, work: Callable[[], T]) -> T:
         if self._waiting >= self._bound:
-            raise ApiError(
-                ErrorCode.RESOURCE_EXHAUSTED, "Too many tokens are being hashed.", retry_after_seconds=1
-            )
+            raise ApiError(ErrorCode.RESOURCE_EXHAUSTED, "Too many tokens are being hashed.", retry_after_seconds=1)
         self._waiting += 1
         WAITING.set(self._waiting)
         HASHES.labels(purpose).inc()
@@ -91,8 +89,5 @@ class Pepper:
         """Whether ``secret`` is the token's. An unknown id (None) takes the same steps and so the same time."""
         known = stored_tag is not None
         return (
-            hmac.compare_digest(
-                stored_tag if stored_tag is not None else bytes(32), self.tag(token_id, secret)
-            )
-            & known
+            hmac.compare_digest(stored_tag if stored_tag is not None else bytes(32), self.tag(token_id, secret)) & known
         )

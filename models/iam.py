@@ -141,9 +141,7 @@ class BindingDecisionPoint:
 
     async def decide(self, actor: Actor, action: Action, resource: Resource) -> bool:
         """Whether a binding of the actor on ``resource`` or above allows ``action``."""
-        bindings = await self._database.all(
-            _BINDINGS, tenant_id=actor.tenant_id, identity_id=actor.identity_id
-        )
+        bindings = await self._database.all(_BINDINGS, tenant_id=actor.tenant_id, identity_id=actor.identity_id)
         return action in allowed_actions(bindings, resource)
 
 

@@ -1,4 +1,4 @@
-"""Ids: lowercase Crockford base32, time-ordered for things, derived for site tokens, and the random parts of bearers."""
+"""Ids: lowercase Crockford base32, time-ordered for things, derived for site tokens, and the parts of bearers."""
 
 import hashlib
 import re
@@ -23,9 +23,7 @@ CHECKSUM_DIGITS = 7
 BEARER_PATTERN = rf"bcjt_{_DIGITS}{{26,52}}\.{_DIGITS}{{{SECRET_DIGITS + CHECKSUM_DIGITS}}}"
 """The published pattern of a site token's bearer, for secret scanners."""
 
-_BEARER = re.compile(
-    rf"bc(jt_{_DIGITS}{{26,52}})\.({_DIGITS}{{{SECRET_DIGITS}}})({_DIGITS}{{{CHECKSUM_DIGITS}}})"
-)
+_BEARER = re.compile(rf"bc(jt_{_DIGITS}{{26,52}})\.({_DIGITS}{{{SECRET_DIGITS}}})({_DIGITS}{{{CHECKSUM_DIGITS}}})")
 _API_KEY = re.compile(rf"(bck_{_DIGITS}{{26}})\.({_DIGITS}{{{SECRET_DIGITS}}})")
 
 

@@ -47,15 +47,11 @@ def rotate_broker_key(folder: Path) -> str:
     key_id = f"bk_{base32(secrets.token_bytes(10))}"
     _write(
         folder / f"broker-{key_id}.private",
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     )
     _write(
         folder / f"broker-{key_id}.public",
-        key.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        ),
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo),
     )
     _write(folder / BROKER_CURRENT, key_id.encode())
     return key_id
@@ -98,9 +94,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise KeyFilesError(
-            f"cannot read {path} ({error.strerror}): run `bcd init` first, as the same user"
-        ) from None
+        raise KeyFilesError(f"cannot read {path} ({error.strerror}): run `bcd init` first, as the same user") from None
 
 
 def _write(path: Path, content: bytes) -> None:

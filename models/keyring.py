@@ -109,7 +109,7 @@ class Keyring:
         return None if row is None else _actor(row)
 
     def forget(self, identity_id: str | None = None) -> None:
-        """Drop what is kept of an identity, or everything. Called on notification, and when one may have been missed."""
+        """Drop what is kept of an identity, or everything. Called on notification, or if one may have been missed."""
         self._forgotten += 1
         self._kept = {
             key: kept
@@ -185,9 +185,7 @@ async def find_identity(tx: Transaction, tenant_id: str, name: str) -> str | Non
 
 async def bind(tx: Transaction, tenant_id: str, identity_id: str, resource: Resource, role: Role) -> None:
     """Give the identity a role on a resource."""
-    await tx.all(
-        _ADD_BINDING, tenant_id=tenant_id, identity_id=identity_id, resource=str(resource), role=role.value
-    )
+    await tx.all(_ADD_BINDING, tenant_id=tenant_id, identity_id=identity_id, resource=str(resource), role=role.value)
 
 
 async def add_key(tx: Transaction, tenant_id: str, identity_id: str) -> BearerToken:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, NullPool, func, literal_column, select, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from models.db import Database, Statement, plain_url
-from models.tables import SQLModel
+from models.tables import METADATA
 
 T = TypeVar("T")
 
@@ -47,10 +47,8 @@ async def differences(url: str) -> list[str]:
     """What the migrated database at ``url`` lacks or has beyond the tables declared in :mod:`models.tables`."""
 
     def run(connection: Connection) -> list[str]:
-        context = MigrationContext.configure(
-            connection, opts={"compare_type": True, "compare_server_default": True}
-        )
-        return [str(difference) for difference in compare_metadata(context, SQLModel.metadata)]
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        return [str(difference) for difference in compare_metadata(context, METADATA)]
 
     return await _run(url, run)
 

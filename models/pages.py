@@ -46,9 +46,7 @@ class Keyset(NamedTuple):
             raise invalid(("after", "not a cursor of this list with this filter and order")) from None
 
     def _parse(self, cursor: str) -> tuple[KeyPart, ...]:
-        decoded = orjson.loads(
-            base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        )
+        decoded = orjson.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
         if not isinstance(decoded, list) or len(decoded) != len(self.types) + 1 or decoded[0] != self.mark:
             raise BadCursorError
         return tuple(_part(part, kind) for part, kind in zip(decoded[1:], self.types, strict=True))

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
-    CompoundSelect,
     Select,
     Subquery,
     and_,
@@ -97,7 +96,7 @@ def visible_page(
     listed sites of ``tenant_id``'s view. Two short index ranges, whatever the number of sites, tenants or statistics.
     """
 
-    def branch(viewer: ColumnElement[str]) -> CompoundSelect[Any] | Select[Any]:
+    def branch(viewer: ColumnElement[str]) -> Select[Any]:
         ids = VISIBILITY.c.site_id
         rows = select(ids, VISIBILITY.c.owner_tenant_id).where(
             VISIBILITY.c.viewer_tenant_id == viewer,
@@ -131,6 +130,4 @@ async def project(
         viewers.add(dedicated_to)
     await tx.all(_CLEAR, site=site_id)
     for viewer in sorted(viewers):
-        await tx.all(
-            _ADD, viewer_tenant_id=viewer, site_id=site_id, owner_tenant_id=tenant_id, listed=not deleted
-        )
+        await tx.all(_ADD, viewer_tenant_id=viewer, site_id=site_id, owner_tenant_id=tenant_id, listed=not deleted)

@@ -73,7 +73,7 @@ class Relay:
         try:
             await set_codecs(connection)
             session = Reader(connection)
-            while not await journal.lead(session):
+            while not await journal.lead(session):  # noqa: ASYNC110 - the lock is PostgreSQL's
                 await asyncio.sleep(self._poll_seconds)
             while True:
                 # Cleared first: an event that commits after the look below sets it again, so none waits for the poll.

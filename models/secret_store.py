@@ -49,10 +49,8 @@ class LocalStore:
         self._broker_key = broker_key
 
     async def put(self, tx: Transaction, reference: str, version: int, value: SecretValue) -> None:
-        """Store ``value`` as ``version`` of ``reference`` in the transaction that gives out the version: both or none."""
-        await tx.all(
-            _INSERT, reference=reference, version=version, **self._seal(reference, version, value)._asdict()
-        )
+        """Store ``value`` as ``version`` of ``reference``, in the transaction that gives out the version."""
+        await tx.all(_INSERT, reference=reference, version=version, **self._seal(reference, version, value)._asdict())
 
     def _seal(self, reference: str, version: int, value: SecretValue) -> Sealed:
         bound = binding(reference, version)

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Integer, Text, bindparam, case, func, insert, literal, or_, select
 from sqlalchemy import cast as sql_cast
@@ -57,7 +57,7 @@ _REFERENCE: ColumnElement[str] = case(
     (SECRETS.c.scope == SecretScope.FLEET.value, literal("secret://fleet/") + SECRETS.c.name),
     else_=literal("secret://tenant/") + SECRETS.c.tenant_id + "/" + SECRETS.c.name,
 )
-_COLUMNS: list[ColumnElement[object]] = [
+_COLUMNS: list[ColumnElement[Any]] = [
     _REFERENCE.label("reference") if name == "reference" else SECRETS.c[name] for name in SecretRow._fields
 ]
 _OF_SCOPE = (SECRETS.c.tenant_id == bindparam("tenant_id"), SECRETS.c.scope == bindparam("scope"))
@@ -75,9 +75,7 @@ async def page(
     """
     keyset = Keyset.of((str,), "secrets", tenant_id, scope)
     bounds = {"tenant_id": tenant_id, "scope": scope.value}
-    statement, position = (
-        (_FIRST_PAGE, {}) if after is None else (_NEXT_PAGE, {"after": keyset.key(after)[0]})
-    )
+    statement, position = (_FIRST_PAGE, {}) if after is None else (_NEXT_PAGE, {"after": keyset.key(after)[0]})
     rows = await database.all(statement, **bounds, **position, limit=first + 1)
 
     async def count() -> int:
@@ -89,9 +87,7 @@ async def page(
 # --- put ---------------------------------------------------------------------------------------------------------
 
 _RETRY_LOCK = Statement(
-    select(
-        func.pg_advisory_xact_lock(func.hashtextextended(bindparam("key", type_=Text), literal(1, Integer)))
-    )
+    select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("key", type_=Text), literal(1, Integer))))
 )
 _BY_KEY = Statement(
     select(VERSIONS.c.scope, VERSIONS.c.name, VERSIONS.c.version).where(
@@ -131,9 +127,7 @@ async def find_retry(
 
     The value is not compared: nothing to compare it with may be kept.
     """
-    found = await reader.first(
-        _BY_KEY, tenant_id=tenant_id, created_by=created_by, idempotency_key=idempotency_key
-    )
+    found = await reader.first(_BY_KEY, tenant_id=tenant_id, created_by=created_by, idempotency_key=idempotency_key)
     if found is None:
         return None
     stored_scope, stored_name, version = found
@@ -152,7 +146,7 @@ async def next_version(
     created_by: str,
     idempotency_key: str | None,
 ) -> PutRow:
-    """Give out the next version: 1, 2, 3, ... without gaps, as the secret's row stays locked until the transaction ends.
+    """Give out the next version: 1, 2, 3, ... without gaps, as the secret's row stays locked until the end.
 
     ``expected_version`` is the version that must be the newest now, 0 for a secret that must not exist yet. Raises
     ApiError CONFLICT otherwise.

@@ -21,7 +21,7 @@ class Sensitive(Generic[T]):
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, hidden: T) -> None:
-        self._hidden = hidden
+        self._hidden: T = hidden
 
     def reveal(self) -> T:
         """The secret itself. The caller lets it reach neither a log, an error, nor another table."""
@@ -73,9 +73,7 @@ class SecretValue(Sensitive[bytes]):
         return core_schema.no_info_plain_validator_function(cls.of)
 
     @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {
             "type": "string",
             "minLength": 1,

@@ -213,9 +213,7 @@ async def page(
         return (await database.one(_count_statement(shape), **parameters))[0]
 
     rows = await database.all(_page_statement(shape, continued=after is not None), **parameters)
-    return Page(
-        rows, first=first, after=after, keyset=keyset, key=_by_name if by_name else _by_id, count=count
-    )
+    return Page(rows, first=first, after=after, keyset=keyset, key=_by_name if by_name else _by_id, count=count)
 
 
 # --- changes -----------------------------------------------------------------------------------------------------
@@ -242,9 +240,7 @@ _BY_KEY = Statement(
         SITES.c.idempotency_key == bindparam("idempotency_key"),
     )
 )
-_OF_OWNER = select(*_COLUMNS).where(
-    SITES.c.tenant_id == bindparam("tenant_id"), SITES.c.id == bindparam("id")
-)
+_OF_OWNER = select(*_COLUMNS).where(SITES.c.tenant_id == bindparam("tenant_id"), SITES.c.id == bindparam("id"))
 _LOCK = Statement(_OF_OWNER.with_for_update(key_share=True), SiteRow)
 _LOCK_SHARED = Statement(_OF_OWNER.with_for_update(read=True), SiteRow)
 _OWNED = Statement(_OF_OWNER, SiteRow)
@@ -286,9 +282,7 @@ async def find_retry(reader: Reader, draft: SiteDraft) -> tuple[SiteRow, bool] |
     if found is None:
         return None
     site_id, request_sha256 = found
-    return await reader.one(
-        _OWNED, tenant_id=draft.tenant_id, id=site_id
-    ), request_sha256 == draft.request_sha256
+    return await reader.one(_OWNED, tenant_id=draft.tenant_id, id=site_id), request_sha256 == draft.request_sha256
 
 
 async def create(tx: Transaction, draft: SiteDraft) -> SiteRow | None:

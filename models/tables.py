@@ -25,6 +25,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, CIDR, JSONB
 from sqlmodel import Field, SQLModel
 
+METADATA = SQLModel.metadata
+
 SQLModel.metadata.naming_convention = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -38,10 +40,10 @@ def _time(*, default_now: bool = False) -> Any:
     """A ``timestamptz`` column: NOT NULL and set by the database where ``default_now``, else nullable."""
     if default_now:
         return Field(
-            sa_type=DateTime(timezone=True),  # type: ignore[call-overload]
+            sa_type=DateTime(timezone=True),
             sa_column_kwargs={"server_default": func.clock_timestamp(), "nullable": False},
         )
-    return Field(default=None, sa_type=DateTime(timezone=True), nullable=True)  # type: ignore[call-overload]
+    return Field(default=None, sa_type=DateTime(timezone=True), nullable=True)
 
 
 def _text(*, primary_key: bool = False, nullable: bool = False) -> Any:
@@ -94,7 +96,7 @@ class ApiKey(SQLModel, table=True):
 
 
 class RoleBinding(SQLModel, table=True):
-    """A role of an identity on a resource: ``compute-fleet/global``, ``compute-tenant/{id}`` or ``compute-site/{id}``."""
+    """A role of an identity on a resource: ``compute-fleet/global``, ``compute-tenant/{id}``, ``compute-site/{id}``."""
 
     __tablename__ = "role_bindings"
     __table_args__ = (
@@ -123,9 +125,7 @@ class Site(SQLModel, table=True):
         CheckConstraint("(kind = 'dedicated') = (dedicated_to IS NOT NULL)", name="dedicated_to"),
         CheckConstraint("(kind = 'custom') = (tenant_id <> 'root')", name="owner"),
         Index("ix_sites_name_id", "name", "id"),
-        Index(
-            "ix_sites_labels", "labels", postgresql_using="gin", postgresql_ops={"labels": "jsonb_path_ops"}
-        ),
+        Index("ix_sites_labels", "labels", postgresql_using="gin", postgresql_ops={"labels": "jsonb_path_ops"}),
     )
 
     tenant_id: str = _text(primary_key=True)
@@ -192,10 +192,10 @@ class JoinToken(SQLModel, table=True):
     precheck_tag: bytes = Field(sa_type=LargeBinary)
     max_uses: int
     uses: int = Field(sa_column_kwargs={"server_default": text("0")})
-    allowed_cidrs: list[str] | None = Field(sa_type=ARRAY(CIDR), nullable=True)  # type: ignore[call-overload]
+    allowed_cidrs: list[str] | None = Field(sa_type=ARRAY(CIDR), nullable=True)
     created_at: datetime = _time(default_now=True)
     created_by: str = _text()
-    expires_at: datetime = Field(sa_type=DateTime(timezone=True))  # type: ignore[call-overload]
+    expires_at: datetime = Field(sa_type=DateTime(timezone=True))
     revoked_at: datetime | None = _time()
     last_used_at: datetime | None = _time()
 
@@ -223,9 +223,7 @@ class SecretVersion(SQLModel, table=True):
 
     __tablename__ = "secret_versions"
     __table_args__ = (
-        ForeignKeyConstraint(
-            ["tenant_id", "scope", "name"], ["secrets.tenant_id", "secrets.scope", "secrets.name"]
-        ),
+        ForeignKeyConstraint(["tenant_id", "scope", "name"], ["secrets.tenant_id", "secrets.scope", "secrets.name"]),
         UniqueConstraint("tenant_id", "created_by", "idempotency_key"),
     )
 
@@ -239,7 +237,7 @@ class SecretVersion(SQLModel, table=True):
 
 
 class SecretCiphertext(SQLModel, table=True):
-    """The ``local`` store. The API's role may insert here and cannot select; the broker's may select and nothing else."""
+    """The ``local`` store. The API's role may insert here and cannot select; the broker's may select only."""
 
     __tablename__ = "secret_ciphertexts"
 

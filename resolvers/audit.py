@@ -28,6 +28,4 @@ async def list_audit_events(op: Op, given: ListAuditEventsInput) -> Page[AuditRo
             since=value_of(wanted.since),
             until=value_of(wanted.until),
         )
-    return await audit.page(
-        op.database, tenant_id, view.site_ids, query, first=given.first, after=given.after
-    )
+    return await audit.page(op.database, tenant_id, view.site_ids, query, first=given.first, after=given.after)

@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document of the HTTP door, made from the registry: inputs, records, and the one error document."""
 
 from functools import lru_cache
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic.alias_generators import to_camel
@@ -41,12 +41,11 @@ def _record_model(operation: Operation[Any, Any]) -> type[BaseModel]:
     if operation.name == "siteTokens.create":
         fields["token"] = (str | None, None)
         name = "MintedSiteToken"
-    record = create_model(name, __config__=_CONFIG, **fields)
-    if not operation.paged:
-        return record
-    return create_model(
-        f"{name}Page", __config__=_CONFIG, items=(list[record], ...), next_cursor=(str | None, ...)
-    )  # type: ignore[valid-type]
+    record: Any = create_model(name, __config__=_CONFIG, **fields)
+    if operation.paged:
+        items: Any = list[record]
+        record = create_model(f"{name}Page", __config__=_CONFIG, items=(items, ...), next_cursor=(str | None, ...))
+    return cast("type[BaseModel]", record)
 
 
 @lru_cache(maxsize=1)
@@ -85,17 +84,13 @@ def document() -> dict[str, Any]:
                     "description": operation.description,
                     "requestBody": {
                         "required": True,
-                        "content": {
-                            "application/json": {"schema": references[operation.input, "validation"]}
-                        },
+                        "content": {"application/json": {"schema": references[operation.input, "validation"]}},
                     },
                     "responses": {
                         "200": {
                             "description": "Done.",
                             "content": {
-                                "application/json": {
-                                    "schema": references[answers[operation.name], "serialization"]
-                                }
+                                "application/json": {"schema": references[answers[operation.name], "serialization"]}
                             },
                         },
                         **failures,

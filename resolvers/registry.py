@@ -63,9 +63,7 @@ class Operation(Generic[In, Out]):
     def input_of(self, **members: Any) -> In:
         """The input, made from GraphQL arguments. Raises ApiError INVALID_ARGUMENT with every bad one."""
         try:
-            return self.input.model_validate(
-                {k: v for k, v in members.items() if v is not None}, by_name=True
-            )
+            return self.input.model_validate({k: v for k, v in members.items() if v is not None}, by_name=True)
         except ValidationError as error:
             raise invalid_input(error) from None
 

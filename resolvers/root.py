@@ -131,9 +131,7 @@ class Query:
         site_id: Annotated[ID | None, argument(description="Only tokens of this site.")] = UNSET,
         first: FirstArgument = DEFAULT_FIRST,
         after: AfterArgument = UNSET,
-        filter: Annotated[
-            SiteTokenFilter | None, argument(description="Conditions that must all hold.")
-        ] = UNSET,  # noqa: A002
+        filter: Annotated[SiteTokenFilter | None, argument(description="Conditions that must all hold.")] = UNSET,  # noqa: A002
     ) -> Page[SiteTokenRow]:
         """``siteTokens.list``."""
         given = _given(tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter)

@@ -68,9 +68,7 @@ async def create_site_token(op: Op, given: CreateSiteTokenInput) -> MintedSiteTo
         )
         async with op.database.transaction() as tx:
             # The lock keeps a deletion of the site from slipping in between this check and the insert.
-            site_resolvers.check_not_deleted(
-                await sites.lock(tx, given.tenant_id, given.site_id, shared=True)
-            )
+            site_resolvers.check_not_deleted(await sites.lock(tx, given.tenant_id, given.site_id, shared=True))
             row = await site_tokens.insert_token(tx, draft)
             if row is not None:
                 await journal.record(tx, op.take_audit(), site_tokens.created_event(row))

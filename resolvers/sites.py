@@ -61,9 +61,7 @@ async def create_site(op: Op, given: CreateSiteInput) -> SiteRow:
         raise invalid(("dedicatedTo", "must name a tenant"))
     async with op.database.transaction() as tx:
         row = await sites.create(tx, draft)
-        if (
-            row is None
-        ):  # another call with the key was faster; it has committed, or this one would still wait for it
+        if row is None:  # another call with the key was faster; it has committed, or this one would still wait for it
             retried = await sites.find_retry(tx, draft)
             if retried is None:
                 raise not_found()

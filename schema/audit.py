@@ -27,9 +27,7 @@ class AuditEvent:
     decision: Decision = strawberry.field(description="How IAM decided.")
     outcome: str = strawberry.field(description="`ok`, or the error code that the caller got.")
     request_id: str = strawberry.field(description="The request's id, as in its answer and the log.")
-    data: JSON = strawberry.field(
-        description="References, names and versions; never a value, a token or a hash."
-    )
+    data: JSON = strawberry.field(description="References, names and versions; never a value, a token or a hash.")
 
 
 @strawberry.pydantic.input(description="Which audit events to list. All conditions must hold.")

@@ -68,7 +68,7 @@ class _Walk:
     def __init__(self) -> None:
         self.faults: list[FieldFault] = []
 
-    def value(self, value: Any, type_: GraphQLInputType, path: tuple[str, ...]) -> Any:
+    def value(self, value: Any, type_: GraphQLInputType, path: tuple[str, ...]) -> Any:  # noqa: PLR0911 - a case each
         """``value`` coerced to ``type_``, or _BAD after noting each fault in it."""
         if value is _UNKNOWN:
             return _UNKNOWN
@@ -169,7 +169,7 @@ def variable_error(
     return invalid_argument(walk.faults or [FieldFault("variables", "are not valid")])
 
 
-def _plain(node: ValueNode) -> Any:
+def _plain(node: ValueNode) -> Any:  # noqa: PLR0911 - a kind of literal each
     """A literal as plain values; names of enums and variables stay apart from strings."""
     match node:
         case VariableNode():
@@ -210,9 +210,7 @@ class SafeValuesRule(ValidationRule):
         if type_ is None:
             return
         refused: list[GraphQLError] = []
-        validate_input_literal(
-            literal, type_, lambda error, _path: refused.append(error), hide_suggestions=True
-        )
+        validate_input_literal(literal, type_, lambda error, _path: refused.append(error), hide_suggestions=True)
         if not refused:
             return
         walk = _Walk()

@@ -14,9 +14,7 @@ from graphql.execution.values import VariableValues
 class CompiledOperation:
     """An operation that runs as code of its own. Made by `compile_operation`, kept and shared by the caller."""
 
-    async def execute(
-        self, root_value: Any, context_value: Any, variable_values: VariableValues
-    ) -> ExecutionResult:
+    async def execute(self, root_value: Any, context_value: Any, variable_values: VariableValues) -> ExecutionResult:
         """What graphql-core's ``execute`` answers; never raises for what a resolver does.
 
         ``variable_values`` come from graphql-core's ``get_variable_values`` for this operation. In ``data``, times in

@@ -129,13 +129,9 @@ class Engine:
         if by_get and kind is OperationType.MUTATION:
             return _refusal([_plain_error("A mutation needs POST.")])._replace(not_by_get=True)
         given = dict(variables or {})
-        values = get_variable_values(
-            self._schema, prepared.operation.variable_definitions or (), given, 1, True
-        )
+        values = get_variable_values(self._schema, prepared.operation.variable_definitions or (), given, 1, True)
         if isinstance(values, list):
-            return _refusal(
-                [variable_error(self._schema, prepared.operation.variable_definitions or (), given)]
-            )
+            return _refusal([variable_error(self._schema, prepared.operation.variable_definitions or (), given)])
         if prepared.varies:
             try:
                 measure(self._schema, prepared.document, prepared.operation, self._limits, values.coerced)
@@ -170,9 +166,7 @@ class Engine:
             measured = measure(self._schema, document, operation, self._limits)
         except ApiError as error:
             raise _RefusedError([_api_error(error)], error.retry_after_seconds) from None
-        errors = validate(
-            self._schema, document, RULES, MAX_VALIDATION_ERRORS, hide_suggestions=not self._suggestions
-        )
+        errors = validate(self._schema, document, RULES, MAX_VALIDATION_ERRORS, hide_suggestions=not self._suggestions)
         if errors:
             raise _RefusedError([_validation_error(error) for error in errors])
         seen = _Seen(self._schema, document)
@@ -217,9 +211,7 @@ class Engine:
         if isinstance(cause, InputValidationError):
             api = ApiError(
                 ErrorCode.INVALID_ARGUMENT,
-                fields=[
-                    FieldFault(".".join(d.location).removeprefix("input."), d.message) for d in cause.errors
-                ],
+                fields=[FieldFault(".".join(d.location).removeprefix("input."), d.message) for d in cause.errors],
             )
         elif isinstance(cause, ValidationError):
             api = ApiError(ErrorCode.INVALID_ARGUMENT, fields=faults(cause))
@@ -234,9 +226,7 @@ class Engine:
 
 def log_unhandled(error: BaseException, request_id: str, operation: str) -> None:
     """Log a fault of ours by its type and where it arose. Its text may hold a row or a value, so it is left out."""
-    frames = [
-        f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)
-    ]
+    frames = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
     log.error(
         "unhandled",
         request_id=request_id,
@@ -281,9 +271,7 @@ def _operation_of(document: DocumentNode, name: str | None) -> OperationDefiniti
     if not operations:
         raise _RefusedError([_plain_error("The document has no such operation.")])
     if len(operations) > 1:
-        raise _RefusedError(
-            [_plain_error("The document has several operations: name one in `operationName`.")]
-        )
+        raise _RefusedError([_plain_error("The document has several operations: name one in `operationName`.")])
     return operations[0]
 
 
@@ -310,9 +298,7 @@ def _plain_error(message: str) -> GraphQLError:
 
 def _located(error: GraphQLError, message: str, extensions: dict[str, Any]) -> GraphQLError:
     """``error`` at its place in the document and in the answer, in other words."""
-    return GraphQLError(
-        message, error.nodes, error.source, error.positions, error.path, extensions=extensions
-    )
+    return GraphQLError(message, error.nodes, error.source, error.positions, error.path, extensions=extensions)
 
 
 def _syntax_error(error: GraphQLSyntaxError) -> GraphQLError:

@@ -115,10 +115,7 @@ def _accepted(accept: str | None) -> str | None:
         offered = None if media_type in _HTML else _OFFERED.get(media_type)
         if offered is None and media_type not in _HTML:
             continue
-        if any(
-            p.startswith("charset=") and p.removeprefix("charset=") not in {"utf-8", '"utf-8"'}
-            for p in parameters
-        ):
+        if any(p.startswith("charset=") and p.removeprefix("charset=") not in {"utf-8", '"utf-8"'} for p in parameters):
             continue
         quality = _quality(parameters)
         if quality > best[0]:
@@ -142,9 +139,7 @@ def _unacceptable() -> str:
 
 def _from_query(query: bytes) -> tuple[str, Mapping[str, Any] | None, str | None]:
     try:
-        members: dict[str, Any] = dict(
-            parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
-        )
+        members: dict[str, Any] = dict(parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict"))
     except ValueError:
         raise invalid(("query", "the URL is not valid")) from None
     for name in ("variables", "extensions"):

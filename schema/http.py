@@ -50,18 +50,14 @@ def require_json(headers: Headers) -> None:
     type across sites without asking first.
     """
     given = headers.getlist("content-type")
-    media_type, *parameters = (
-        (part.strip().lower() for part in given[0].split(";")) if len(given) == 1 else ("",)
-    )
-    if media_type != "application/json" or any(
-        p not in {"charset=utf-8", 'charset="utf-8"'} for p in parameters
-    ):
+    media_type, *parameters = (part.strip().lower() for part in given[0].split(";")) if len(given) == 1 else ("",)
+    if media_type != "application/json" or any(p not in {"charset=utf-8", 'charset="utf-8"'} for p in parameters):
         error = ApiError(ErrorCode.INVALID_ARGUMENT, "The content type must be application/json, in UTF-8.")
         raise HttpError(415, error, {"accept-post": "application/json"})
 
 
 async def read_body(headers: Headers, receive: Receive, max_bytes: int) -> bytes:
-    """The whole body. Raises HttpError 413 as soon as it is known to be too large, DisconnectedError if it breaks off."""
+    """The whole body. Raises HttpError 413 once it is known to be too large, DisconnectedError if it breaks off."""
     declared = headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)

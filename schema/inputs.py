@@ -114,7 +114,7 @@ def invalid_input(error: ValidationError) -> ApiError:
     return ApiError(ErrorCode.INVALID_ARGUMENT, fields=faults(error))
 
 
-def value_of(given: strawberry.Some[T | None] | strawberry.Some[T] | None) -> T | None:
+def value_of(given: strawberry.Some[T | None] | None) -> T | None:
     """What an optional field holds, where absent and null mean the same."""
     return None if given is None else given.value
 

@@ -54,7 +54,7 @@ class _Measure(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """An operation's bounds were kept; ``varies`` if its cost depends on variables, so that it is measured per request."""
+    """An operation's bounds were kept; ``varies`` if its cost depends on variables and is measured per request."""
 
     cost: int
     varies: bool

@@ -14,9 +14,7 @@ T = TypeVar("T")
 class Node:
     """What ``node(id:)`` finds."""
 
-    id: strawberry.ID = strawberry.field(
-        description="The id, unique over all types; its prefix tells the type."
-    )
+    id: strawberry.ID = strawberry.field(description="The id, unique over all types; its prefix tells the type.")
 
 
 @strawberry.type(description="Where a page stands in its list.")
@@ -26,9 +24,7 @@ class PageInfo:
     has_next_page: bool = strawberry.field(description="Whether more items follow.")
     has_previous_page: bool = strawberry.field(description="Whether the page was asked for after a cursor.")
     start_cursor: str | None = strawberry.field(description="The cursor of the first item.")
-    end_cursor: str | None = strawberry.field(
-        description="The cursor of the last item; the next page's `after`."
-    )
+    end_cursor: str | None = strawberry.field(description="The cursor of the last item; the next page's `after`.")
 
 
 @strawberry.type(description="An item of a list, and its cursor.")
@@ -37,10 +33,8 @@ class Edge(Generic[T]):
 
     node: T = strawberry.field(description="The item.")
 
-    @strawberry.field(
-        description="Where the item stands in this list; opaque, bound to its filter and order."
-    )
-    def cursor(self: PageEdge) -> str:  # type: ignore[misc]
+    @strawberry.field(description="Where the item stands in this list; opaque, bound to its filter and order.")
+    def cursor(self: PageEdge) -> str:
         """The row's cursor."""
         return self.page.cursor(self.node)
 
@@ -53,13 +47,11 @@ class Connection(Generic[T]):
     nodes: list[T] = strawberry.field(description="The items.")
 
     @strawberry.field(description="Where the page stands in the list.", graphql_type=PageInfo)
-    def page_info(self: Page[T]) -> Page[T]:  # type: ignore[misc]
+    def page_info(self: Page[T]) -> Page[T]:
         """The page tells it itself."""
         return self
 
-    @strawberry.field(
-        description="How many items the caller may see in the whole list; counted only if selected."
-    )
-    async def total_count(self: Page[T]) -> int:  # type: ignore[misc]
+    @strawberry.field(description="How many items the caller may see in the whole list; counted only if selected.")
+    async def total_count(self: Page[T]) -> int:
         """Counted by the list's own predicate."""
         return await self.total()

@@ -19,9 +19,7 @@ class Secret:
     """Resolved from a SecretRow."""
 
     reference: str = strawberry.field(description="Its `secret://` name, valid over all stores.")
-    tenant_id: strawberry.ID = strawberry.field(
-        description="The tenant it belongs to; `root` for fleet secrets."
-    )
+    tenant_id: strawberry.ID = strawberry.field(description="The tenant it belongs to; `root` for fleet secrets.")
     scope: SecretScope = strawberry.field(description="Whose it is.")
     name: str = strawberry.field(description="Its name in its scope.")
     version: int = strawberry.field(description="The newest version.")

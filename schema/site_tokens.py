@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from ipaddress import ip_network
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import strawberry
 from pydantic import AfterValidator, Field
@@ -24,24 +24,23 @@ from schema.inputs import (
 )
 from schema.relay import Node
 
-Site = Annotated["Site", strawberry.lazy("schema.sites")]
+if TYPE_CHECKING:
+    from schema.sites import Site
+
+_LazySite = Annotated["Site", strawberry.lazy("schema.sites")]
 
 
 @strawberry.type(description="A join token of role `site`. Its secret was shown once, when it was minted.")
 class SiteToken(Node):
     """Resolved from a SiteTokenRow."""
 
-    tenant_id: strawberry.ID = strawberry.field(
-        description="The tenant that owns the site, and so the token."
-    )
+    tenant_id: strawberry.ID = strawberry.field(description="The tenant that owns the site, and so the token.")
     site_id: strawberry.ID = strawberry.field(description="The site it enrols agents on.")
     role: JoinTokenRole = strawberry.field(description="What it lets its bearer enrol as.")
     state: JoinTokenState = strawberry.field(description="What it is good for now.")
     max_uses: int = strawberry.field(description="How often it may be used.")
     uses: int = strawberry.field(description="How often it was used. It never goes down.")
-    allowed_cidrs: list[str] | None = strawberry.field(
-        description="The networks it may be used from; null: any."
-    )
+    allowed_cidrs: list[str] | None = strawberry.field(description="The networks it may be used from; null: any.")
     created_at: datetime = strawberry.field(description="When it was minted.")
     created_by: str = strawberry.field(description="The identity that minted it.")
     expires_at: datetime = strawberry.field(description="When it stops working.")
@@ -53,8 +52,8 @@ class SiteToken(Node):
         """Rows travel as they are read."""
         return isinstance(value, SiteTokenRow)
 
-    @strawberry.field(description="The site it enrols agents on.", graphql_type=Site)
-    async def site(self: SiteTokenRow, info: Info) -> SiteRow:  # type: ignore[misc]
+    @strawberry.field(description="The site it enrols agents on.", graphql_type=_LazySite)
+    async def site(self: SiteTokenRow, info: Info) -> SiteRow:
         """One look-up for all tokens of a page."""
         site = await info.context.loaders.site.load(self.site_id)
         if site is None:
@@ -78,9 +77,7 @@ class CreateSiteTokenInput(Input):
 
     tenant_id: TenantId = Field(description="The tenant that owns the site; `root` for platform sites.")
     site_id: SiteId = Field(description="The site to enrol agents on.")
-    ttl_seconds: Annotated[int, Field(ge=60, le=86_400)] = Field(
-        description="Seconds until the token expires."
-    )
+    ttl_seconds: Annotated[int, Field(ge=60, le=86_400)] = Field(description="Seconds until the token expires.")
     max_uses: Annotated[int, Field(ge=1, le=16)] = Field(1, description="How often it may be used.")
     allowed_cidrs: strawberry.Maybe[Annotated[list[Cidr], Field(min_length=1, max_length=32)] | None] = Field(
         description="The networks that agents may enrol from, such as `10.1.0.0/16`; absent or null: any."
@@ -96,7 +93,7 @@ class CreateSiteTokenPayload:
 
     site_token: SiteToken = strawberry.field(description="The token's record.")
     token: str | None = strawberry.field(
-        description="The bearer, in the one answer that minted it; null for a retry. Whoever loses it revokes and mints anew."
+        description="The bearer, in the one answer that minted it; null for a retry. If it is lost, revoke and mint anew."
     )
 
 

@@ -1,11 +1,10 @@
 """Sites: the type, its inputs and payloads."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Self
 
 import strawberry
 from pydantic import Field, field_validator, model_validator
-from typing_extensions import Self
 
 from models import site_tokens
 from models.pages import Page, empty_page
@@ -46,24 +45,16 @@ class Label:
 class Site(Node):
     """Resolved from a SiteRow."""
 
-    tenant_id: strawberry.ID = strawberry.field(
-        description="The tenant that owns it; `root` for platform sites."
-    )
+    tenant_id: strawberry.ID = strawberry.field(description="The tenant that owns it; `root` for platform sites.")
     kind: SiteKind = strawberry.field(description="Whose hardware it is, and who sees it.")
     name: str = strawberry.field(description="Its name, for people.")
     region: str = strawberry.field(description="Where it is.")
     labels: list[Label] = strawberry.field(description="Its labels, in the order they were given.")
-    dedicated_to: strawberry.ID | None = strawberry.field(
-        description="The tenant that a dedicated site serves."
-    )
-    revision: int = strawberry.field(
-        description="Counts its changes; `expectedRevision` of a change refers to it."
-    )
+    dedicated_to: strawberry.ID | None = strawberry.field(description="The tenant that a dedicated site serves.")
+    revision: int = strawberry.field(description="Counts its changes; `expectedRevision` of a change refers to it.")
     created_at: datetime = strawberry.field(description="When it was created.")
     updated_at: datetime = strawberry.field(description="When it last changed.")
-    deleted_at: datetime | None = strawberry.field(
-        description="When it was deleted; only its owner still sees it."
-    )
+    deleted_at: datetime | None = strawberry.field(description="When it was deleted; only its owner still sees it.")
 
     @classmethod
     def is_type_of(cls, value: object, _info: object) -> bool:
@@ -74,12 +65,10 @@ class Site(Node):
         description="The site's tokens, newest first. They are its owner's: to others the list is empty.",
         graphql_type=Connection[SiteToken],
     )
-    async def site_tokens(  # type: ignore[misc]
+    async def site_tokens(
         self: SiteRow,
         info: Info,
-        first: Annotated[
-            int, strawberry.argument(description="How many to answer (1 to 200).")
-        ] = DEFAULT_FIRST,
+        first: Annotated[int, strawberry.argument(description="How many to answer (1 to 200).")] = DEFAULT_FIRST,
         after: Annotated[
             str | None, strawberry.argument(description="The cursor that the page begins after.")
         ] = strawberry.UNSET,
@@ -93,9 +82,7 @@ class Site(Node):
         if after is None:
             return await context.loaders.newest_tokens(first).load((self.tenant_id, self.id))
         query = SiteTokenQuery(self.id)
-        return await site_tokens.page(
-            context.services.database, view, self.tenant_id, query, first=first, after=after
-        )
+        return await site_tokens.page(context.services.database, view, self.tenant_id, query, first=first, after=after)
 
 
 @strawberry.pydantic.input(description="A label to put on a site.")
@@ -205,9 +192,7 @@ class SiteFilter(Input):
         description="Of one of these kinds."
     )
     region: strawberry.Maybe[Region | None] = Field(description="In this region.")
-    name_contains: strawberry.Maybe[Name | None] = Field(
-        description="With this in the name, in whatever case."
-    )
+    name_contains: strawberry.Maybe[Name | None] = Field(description="With this in the name, in whatever case.")
     label: strawberry.Maybe[LabelSelector | None] = Field(description="With this label.")
     include_deleted: bool = Field(False, description="The caller's own deleted sites too.")
 
@@ -223,9 +208,7 @@ class SiteOrder(Input):
 class ListSitesInput(Input):
     """List the sites that a tenant sees."""
 
-    tenant_id: TenantId | None = Field(
-        None, description="As which tenant to look; the caller's own if absent."
-    )
+    tenant_id: TenantId | None = Field(None, description="As which tenant to look; the caller's own if absent.")
     first: First = Field(DEFAULT_FIRST, description="How many to answer.")
     after: Cursor | None = Field(None, description="The cursor that the page begins after.")
     filter: SiteFilter | None = Field(None, description="Conditions that must all hold.")
@@ -235,7 +218,5 @@ class ListSitesInput(Input):
 class GetSiteInput(Input):
     """Look one site up."""
 
-    tenant_id: TenantId | None = Field(
-        None, description="As which tenant to look; the caller's own if absent."
-    )
+    tenant_id: TenantId | None = Field(None, description="As which tenant to look; the caller's own if absent.")
     site_id: SiteId = Field(description="The site.")

@@ -7,9 +7,7 @@ import strawberry
 class Viewer:
     """Built from the authenticated actor."""
 
-    identity: str = strawberry.field(
-        description="The caller's identity, as in `createdBy` and the audit trail."
-    )
+    identity: str = strawberry.field(description="The caller's identity, as in `createdBy` and the audit trail.")
     name: str = strawberry.field(description="The identity's name.")
     tenant_id: strawberry.ID = strawberry.field(description="The tenant the identity belongs to.")
     actions: list[str] = strawberry.field(

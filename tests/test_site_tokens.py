@@ -16,7 +16,7 @@ CREATE = """mutation ($input: CreateSiteTokenInput!) {
 
 
 async def test_a_mint_shows_the_bearer_once(world: World) -> None:
-    """createSiteToken answers a bearer of the published form; the same key again answers the record without it."""
+    """A mint answers a bearer of the published form; the same key again answers the record without it."""
     site = await world.site_id("Acme Berlin")
     given = {"tenantId": "acme", "siteId": site, "ttlSeconds": 600, "idempotencyKey": "k1"}
     first = (await world.graphql("acme-admin", CREATE, input=given))["data"]["createSiteToken"]

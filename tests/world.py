@@ -70,9 +70,7 @@ async def run_server(settings: Settings) -> AsyncIterator[tuple[str, Services]]:
     services = await open_services(settings)
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     server = uvicorn.Server(
-        uvicorn.Config(
-            create_app(settings, services), log_config=None, access_log=False, timeout_graceful_shutdown=5
-        )
+        uvicorn.Config(create_app(settings, services), log_config=None, access_log=False, timeout_graceful_shutdown=5)
     )
     serving = asyncio.create_task(server._serve([listening]))
     while not server.started:
@@ -90,13 +88,8 @@ async def make_world(database_url: str, folder: Path, **overrides: Any) -> Async
     """The demo world, served with ``overrides`` of the settings."""
     keys_dir = folder / "keys"
     keyfiles.create(keys_dir)
-    settings = Settings(
-        **(
-            {"database_url": database_url, "keys_dir": keys_dir, "outbox_poll_seconds": 0.5}
-            | FAST_HASH
-            | overrides
-        )
-    )
+    given: dict[str, Any] = {"database_url": database_url, "keys_dir": keys_dir, "outbox_poll_seconds": 0.5}
+    settings = Settings(**(given | FAST_HASH | overrides))
     owner = await Database.open(database_url, role=None, size=4, timeout_seconds=5)
     try:
         keys = {name: key.reveal() for name, key in (await bootstrap.demo(owner, known=set())).items()}

@@ -24,9 +24,7 @@ def tables() -> None:
         "audit_events",
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("id", sa.Text(), nullable=False),
-        sa.Column(
-            "time", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False
-        ),
+        sa.Column("time", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False),
         sa.Column("actor", sa.Text(), nullable=False),
         sa.Column("operation", sa.Text(), nullable=False),
         sa.Column("action", sa.Text(), nullable=False),
@@ -43,9 +41,7 @@ def tables() -> None:
         ["tenant_id", "resource", "time", "id"],
         unique=False,
     )
-    op.create_index(
-        "ix_audit_events_tenant_id_time_id", "audit_events", ["tenant_id", "time", "id"], unique=False
-    )
+    op.create_index("ix_audit_events_tenant_id_time_id", "audit_events", ["tenant_id", "time", "id"], unique=False)
     op.create_table(
         "outbox",
         sa.Column("seq", sa.BigInteger(), sa.Identity(always=True), nullable=False),
@@ -54,9 +50,7 @@ def tables() -> None:
         sa.Column("subject", sa.Text(), nullable=False),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("site_id", sa.Text(), nullable=True),
-        sa.Column(
-            "time", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False
-        ),
+        sa.Column("time", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False),
         sa.Column("data", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("position", sa.BigInteger(), nullable=True),
         sa.Column("delivered_at", sa.DateTime(timezone=True), nullable=True),
@@ -163,9 +157,7 @@ def tables() -> None:
         sa.Column("idempotency_key", sa.Text(), nullable=False),
         sa.Column("request_sha256", sa.LargeBinary(), nullable=False),
         sa.CheckConstraint("(kind = 'custom') = (tenant_id <> 'root')", name=op.f("ck_sites_owner")),
-        sa.CheckConstraint(
-            "(kind = 'dedicated') = (dedicated_to IS NOT NULL)", name=op.f("ck_sites_dedicated_to")
-        ),
+        sa.CheckConstraint("(kind = 'dedicated') = (dedicated_to IS NOT NULL)", name=op.f("ck_sites_dedicated_to")),
         sa.CheckConstraint("kind IN ('shared', 'dedicated', 'custom')", name=op.f("ck_sites_kind")),
         sa.ForeignKeyConstraint(["dedicated_to"], ["tenants.id"], name=op.f("fk_sites_dedicated_to")),
         sa.ForeignKeyConstraint(["tenant_id"], ["tenants.id"], name=op.f("fk_sites_tenant_id")),
@@ -275,9 +267,7 @@ def tables() -> None:
             ["identities.tenant_id", "identities.id"],
             name=op.f("fk_role_bindings_tenant_id_identity_id"),
         ),
-        sa.PrimaryKeyConstraint(
-            "tenant_id", "identity_id", "resource", "role", name=op.f("pk_role_bindings")
-        ),
+        sa.PrimaryKeyConstraint("tenant_id", "identity_id", "resource", "role", name=op.f("pk_role_bindings")),
     )
     op.create_table(
         "secret_versions",
