@@ -81,9 +81,7 @@ def copied_binaries(into: Path) -> Path:
     return into / package.name / "pginstall" / "bin"
 
 
-def start_caller(
-    data_dir: Path, bin_dir: Path | None = None, uid: int | None = None
-) -> subprocess.Popen[str]:
+def start_caller(data_dir: Path, bin_dir: Path | None = None, uid: int | None = None) -> subprocess.Popen[str]:
     """Start another process that keeps a server, and prints the server's address."""
     return subprocess.Popen(
         [
@@ -186,9 +184,7 @@ def test_a_data_dir_in_use_is_refused_with_the_pid_of_its_user(data_dir: Path) -
         assert fetch(dsn, "SELECT n FROM t")
 
 
-def test_a_server_that_somebody_else_started_on_the_files_is_not_harmed(
-    data_dir: Path, tmp_path: Path
-) -> None:
+def test_a_server_that_somebody_else_started_on_the_files_is_not_harmed(data_dir: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "postgres").symlink_to(data_dir / "postgres")
@@ -297,9 +293,7 @@ def test_root_below_a_closed_home_opens_nothing(tmp_path: Path) -> None:
 
 
 @as_root
-def test_root_without_user_namespaces_drops_to_another_user(
-    open_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_without_user_namespaces_drops_to_another_user(open_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = modes(open_dir)
     postgres = EmbeddedPostgres(open_dir / "data", copied_binaries(open_dir / "lib"))
     with monkeypatch.context() as patch:
