@@ -7,9 +7,7 @@ FIRST_SECONDS = 0.2
 
 
 class Backoff:
-    """How long to wait after the n-th failure in a row: doubling from 0.2 s up to a cap, the upper half of it
-    random.
-    """
+    """The wait after the n-th failure in a row: doubling from 0.2 s up to a cap, the upper half random."""
 
     def __init__(self, jitter: Callable[[], float] = random.random) -> None:
         self._jitter = jitter

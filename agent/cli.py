@@ -92,7 +92,7 @@ def run(
     on_acquire: Annotated[
         str | None,
         typer.Option(
-            help="Command run as holder, with BC_BOOT_EPOCH, BC_SITE_ID and BC_AGENT_ID; ended with the lease."
+            help="Command run as holder, with BC_BOOT_EPOCH, BC_SITE_ID, BC_AGENT_ID; ended with the lease."
         ),
     ] = None,
     on_release: Annotated[
@@ -175,9 +175,7 @@ def record_boot(
     remark: Annotated[str | None, typer.Option("--note", help="A remark for the site's boot log.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write an entry of the site's boot log, fenced: the server refuses it when the epoch is not current
-    (exit 7).
-    """
+    """Write to the site's boot log. The server refuses it (exit 7) when the epoch is not current."""
     state = StateDir.open(state_dir)
     body: dict[str, Any] = {"epoch": held_epoch(state), "machine": machine}
     if remark is not None:
@@ -268,8 +266,7 @@ async def _call(state: StateDir, path: str, body: dict[str, Any]) -> dict[str, A
 
 
 def held_epoch(state: StateDir) -> int:
-    """The epoch to act under: the hook's own where this runs in a hook of this agent, else the running
-    agent's.
+    """The epoch to act under: the hook's own inside a hook of this agent, else the running agent's.
 
     A hook that outlived its lease so goes on to present the epoch it was started for, and is refused by the
     server. Raises CommandError if the agent is not holder by its own clock.

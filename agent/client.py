@@ -1,6 +1,4 @@
-"""The agent's requests: each signed anew, and tried once more when the refusal was about the clock or a
-rotated key.
-"""
+"""The agent's requests: each signed anew, and tried again when a clock or a rotated key was to blame."""
 
 from collections.abc import Mapping
 from datetime import datetime

@@ -40,9 +40,7 @@ class SystemClock:
 
 
 def boot_id() -> str:
-    """The id of this boot of the host, since elapsed times of two boots cannot be compared; empty where
-    unknown.
-    """
+    """The id of this boot, since elapsed times of two boots cannot be compared; empty where unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

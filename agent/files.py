@@ -1,6 +1,4 @@
-"""Private files, written so that a crash leaves the old content or the new, and at no time others can read
-them.
-"""
+"""Private files, written so that a crash leaves the old or the new, and others can read neither."""
 
 import contextlib
 import os

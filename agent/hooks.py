@@ -63,9 +63,7 @@ class Hooks:
         self._queue.put_nowait(("acquired", epoch))
 
     def released(self, epoch: int) -> None:
-        """End ``on_acquire`` and run ``on_release`` for ``epoch``, once an epoch however often this is
-        called.
-        """
+        """End ``on_acquire`` and run ``on_release`` for ``epoch``: once, however often this is called."""
         if epoch != self._released:
             self._released = epoch
             self._queue.put_nowait(("released", epoch))
@@ -150,9 +148,7 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 
 async def _end_group(process: asyncio.subprocess.Process) -> None:
-    """SIGTERM to the group, and SIGKILL to what is left of it after the grace: also children that outlive the
-    command.
-    """
+    """End the whole group, children included: SIGTERM, and SIGKILL to what is left after the grace."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     with contextlib.suppress(TimeoutError):

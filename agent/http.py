@@ -54,9 +54,7 @@ def server_url(text: str) -> str:
 
 
 def sends_in_clear(server: str) -> bool:
-    """Whether what goes to ``server`` crosses a network unencrypted: plain HTTP to another host than this
-    one.
-    """
+    """Whether what goes to ``server`` crosses a network readably: plain HTTP to another host."""
     parts = urlsplit(server)
     host = parts.hostname or ""
     with contextlib.suppress(ValueError):
@@ -91,7 +89,7 @@ def decode(response: httpx.Response) -> dict[str, Any]:
         )
     busy = response.status_code >= _UNAVAILABLE_FROM or response.status_code == _TOO_MANY_REQUESTS
     raise CommandError(
-        f"HTTP {response.status_code} that is not of this API from {response.url.host}: is the address right?",
+        f"HTTP {response.status_code} from {response.url.host} is not of this API: is the address right?",
         Exit.UNAVAILABLE if busy else Exit.UNEXPECTED,
     )
 

@@ -1,5 +1,4 @@
-"""The boot lease as one agent sees it: a state machine without I/O, driven by elapsed time that the caller
-passes in.
+"""The boot lease as one agent sees it: a state machine without I/O, driven by the caller's elapsed time.
 
 Safety rests on one inequality. A grant is counted from the moment its request was *sent*, which is before the
 server began the same TTL; less a margin for clocks that run at different rates. So this agent stops being
@@ -127,7 +126,7 @@ class Lease:
         return changes
 
     def failed(self, *, now: float, retry_after_seconds: float | None = None) -> list[Change]:
-        """No usable answer: the lease stands until its deadline, and the next try comes soon enough for it."""
+        """No usable answer: the lease stands until its deadline, and the next try comes well before."""
         changes = self.expire(now)
         tries = 3 if self.epoch is None else 6
         delay = self._backoff.delay(min(OFFLINE_CAP_SECONDS, self.ttl_seconds / tries))

@@ -52,7 +52,7 @@ _AGENTS = (
 )
 
 
-# --- sites -------------------------------------------------------------------------------------------------------
+# --- sites --------------------------------------------------------------------------------------------------
 
 
 @operator_command(sites_app, "list")
@@ -147,7 +147,7 @@ def delete_site(
     _show(session.call("sites/delete", body), as_json=as_json)
 
 
-# --- site tokens -------------------------------------------------------------------------------------------------
+# --- site tokens --------------------------------------------------------------------------------------------
 
 
 @operator_command(token_app, "create")
@@ -232,7 +232,7 @@ def revoke_token(
     _show(session.call("siteTokens/revoke", body), as_json=as_json)
 
 
-# --- secrets -----------------------------------------------------------------------------------------------------
+# --- secrets ------------------------------------------------------------------------------------------------
 
 
 @operator_command(secret_app, "put")
@@ -328,7 +328,7 @@ def list_grants(
     _list(session, "secrets/listGrants", body, _GRANTS, first, after, every=every, as_json=as_json)
 
 
-# --- agents ------------------------------------------------------------------------------------------------------
+# --- agents -------------------------------------------------------------------------------------------------
 
 
 @operator_command(agents_app, "list")
@@ -360,7 +360,7 @@ def revoke_agent(session: Session, *, agent_id: _AgentArgument, as_json: JsonOpt
     _show(session.call("siteAgents/revoke", {"agentId": agent_id}), as_json=as_json)
 
 
-# --- what they share ---------------------------------------------------------------------------------------------
+# --- what they share ----------------------------------------------------------------------------------------
 
 
 def _list(
@@ -417,9 +417,7 @@ def _show(record: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def _once(session: Session, method: str, body: Mapping[str, Any], key: str | None) -> dict[str, Any]:
-    """Call a mutation under an idempotency key, which is told if nobody knows whether the call was carried
-    out.
-    """
+    """Call a mutation under an idempotency key, which is told if it is unclear whether it was done."""
     key = key or str(uuid.uuid4())
     try:
         return session.call(method, {**body, "idempotencyKey": key})

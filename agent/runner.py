@@ -244,9 +244,7 @@ def _phase_after(refusal: RefusedError) -> Phase:
 
 
 def _final(refusal: RefusedError) -> bool:
-    """Whether the server has said that this agent may hold nothing: it is unknown or revoked, or its site is
-    deleted.
-    """
+    """Whether the server has said that this agent may hold nothing: unknown, revoked, or its site deleted."""
     return refusal.exit_code in (Exit.UNAUTHENTICATED, Exit.DENIED, Exit.NOT_FOUND) or (
         refusal.code == "INVALID_STATE"
     )

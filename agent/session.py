@@ -121,9 +121,7 @@ def _connected(
 def operator_command(
     app: typer.Typer, name: str
 ) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[Concatenate[Session, P], None]]:
-    """Register a function of a session as the command ``name``, with the options of every session added to
-    its own.
-    """
+    """Register a function of a session as the command ``name``; it gets every session's options too."""
 
     def register(
         function: Callable[Concatenate[Session, P], None],

@@ -87,9 +87,7 @@ class Status(Document):
     owed_release: int | None = None
 
     def holds(self, clock: Clock) -> bool:
-        """Whether the lease is held by the agent's own deadline, which the process that wrote this may have
-        slept past.
-        """
+        """Whether the agent's own deadline is to come. The process that wrote this may have slept past it."""
         return (
             self.epoch is not None
             and self.deadline_elapsed is not None

@@ -1,4 +1,4 @@
-"""How commands speak to people and to scripts: answers on standard output, everything else on standard error."""
+"""How commands speak to people and to scripts: answers on standard output, all else on standard error."""
 
 import functools
 import json

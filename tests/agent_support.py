@@ -189,7 +189,7 @@ class Contract:
 
     def renew(self, agent: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
         self._must_hold(agent, body["epoch"])
-        self.expires_at = self.now() + self.ttl
+        self.expires_at = max(self.expires_at, self.now() + self.ttl)
         return {"held": True, **self.lease()}
 
     def release(self, agent: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Server:
 
     def expire(self, now: float) -> None:
         if self.holder is not None and now >= self.expires_at:
-            self.holder = None
+            self.holder, self.expires_at = None, 0.0
 
     def act(self, agent: int, request: Request, now: float) -> Grant | None:
         """The grant, or None for CONFLICT."""
@@ -41,7 +41,8 @@ class Server:
             return Grant(
                 held=False, epoch=None, ttl_seconds=self.ttl, remaining_seconds=self.expires_at - now
             )
-        self.expires_at = now + self.ttl
+        # Never earlier than was granted before: the answer that says so may be lost, and the holder goes by the old one.
+        self.expires_at = max(now + self.ttl, self.expires_at)
         return Grant(held=True, epoch=self.epoch, ttl_seconds=self.ttl, remaining_seconds=self.ttl)
 
 
