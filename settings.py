@@ -69,7 +69,7 @@ class Settings(BaseSettings):
     graphql_max_repeats: int = Field(50, ge=1, description="Times that one field may stand in one selection.")
     graphql_max_directives: int = Field(50, ge=0, description="Directives of an operation at most.")
     graphql_max_cost: int = Field(
-        500_000,
+        100_000,
         ge=1,
         description="Fields of an answer at most: leaf fields times `first`, through all levels.",
     )

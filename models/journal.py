@@ -84,7 +84,7 @@ class Delivery(NamedTuple):
             "source": "/better-compute/control-api",
             "type": self.type,
             "subject": self.subject,
-            "time": self.time,
+            "time": self.time.isoformat(),
             "datacontenttype": "application/json",
             "tenantid": self.tenant_id,
             "data": self.data,

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import orjson
-from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -25,7 +24,6 @@ from schema.http import (
     request_id,
     require_json,
 )
-from schema.inputs import invalid_input
 
 
 class OperationEndpoint:
@@ -71,11 +69,7 @@ class OperationEndpoint:
             async with asyncio.timeout(self._timeout_seconds):
                 context = await self._authenticate(credential(headers), request_id(scope))
                 body = await read_body(headers, receive, self._max_body_bytes)
-                try:
-                    given = self._operation.input.model_validate_json(body, by_alias=True, by_name=False)
-                except ValidationError as error:
-                    raise invalid_input(error) from None
-                return encode(await self._operation(context, given))
+                return encode(await self._operation(context, self._operation.input.of_json(body)))
         except TimeoutError:
             raise ApiError(ErrorCode.UNAVAILABLE, "The request took too long.") from None
         except (ApiError, HttpError, DisconnectedError):

@@ -8,12 +8,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from pydantic import ValidationError
-
 from models import journal
 from models.errors import ApiError
 from schema.context import Op, RequestContext
-from schema.inputs import Input, invalid_input
+from schema.inputs import Input
 
 In = TypeVar("In", bound=Input)
 Out = TypeVar("Out")
@@ -62,10 +60,7 @@ class Operation(Generic[In, Out]):
 
     def input_of(self, **members: Any) -> In:
         """The input, made from GraphQL arguments. Raises ApiError INVALID_ARGUMENT with every bad one."""
-        try:
-            return self.input.model_validate({k: v for k, v in members.items() if v is not None}, by_name=True)
-        except ValidationError as error:
-            raise invalid_input(error) from None
+        return self.input.model_validate({k: v for k, v in members.items() if v is not None}, by_name=True)
 
 
 OPERATIONS: list[Operation[Any, Any]] = []

@@ -11,6 +11,7 @@ from typing import Any
 
 from graphql import (
     SKIP,
+    ArgumentNode,
     BooleanValueNode,
     EnumValueNode,
     FloatValueNode,
@@ -24,22 +25,25 @@ from graphql import (
     IntValueNode,
     ListValueNode,
     NullValueNode,
+    ObjectFieldNode,
     ObjectValueNode,
+    OperationDefinitionNode,
     StringValueNode,
     Undefined,
     ValueNode,
     VariableDefinitionNode,
     VariableNode,
+    Visitor,
     is_required_input_field,
     type_from_ast,
     validate_input_literal,
+    visit,
 )
 from graphql.validation import ASTValidationRule, ValidationRule, specified_rules
 from graphql.validation.rules.values_of_correct_type import ValuesOfCorrectTypeRule
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from models.errors import DEFAULT_DETAIL, ErrorCode, FieldFault
-from schema.inputs import faults as model_faults
+from models.errors import DEFAULT_DETAIL, ApiError, ErrorCode, FieldFault
 
 _BAD: Any = object()
 """Stands for a value that was found at fault."""
@@ -60,6 +64,12 @@ _WORDS = {
 
 class _EnumLiteral(str):
     """A bare name in a document: an enum value, which no string type takes."""
+
+    __slots__ = ()
+
+
+class _StringLiteral(str):
+    """A quoted text in a document, which no enum takes; in variables an enum value is a string."""
 
     __slots__ = ()
 
@@ -109,23 +119,22 @@ class _Walk:
             return
         try:
             model.model_validate(known, by_alias=True, by_name=False)
-        except ValidationError as error:
+        except ApiError as error:
             told = {fault.path for fault in self.faults}
-            self.faults += [
-                fault
-                for fault in model_faults(error, path)
-                if fault.message not in {"is required", "unknown field"} and fault.path not in told
-            ]
+            for fault in error.fields:
+                inside = ".".join((*path, fault.path))
+                if inside not in told and fault.message != "is required":  # those were told already, or lack a value
+                    self.faults.append(FieldFault(inside, fault.message))
 
     def _leaf(self, value: Any, type_: Any, path: tuple[str, ...]) -> Any:
         if isinstance(type_, GraphQLEnumType):
-            if isinstance(value, str) and value in type_.values:
+            if isinstance(value, str) and not isinstance(value, _StringLiteral) and value in type_.values:
                 return type_.coerce_input_value(str(value))
             return self._bad(path, f"must be one of {', '.join(type_.values)}")
         try:
             if isinstance(value, _EnumLiteral):
                 return self._bad(path, _WORDS.get(type_.name, f"must be a {type_.name}"))
-            coerced = type_.coerce_input_value(value)
+            coerced = type_.coerce_input_value(str(value) if isinstance(value, _StringLiteral) else value)
         except Exception:  # noqa: BLE001 - a scalar may raise anything, with the value in it
             coerced = Undefined
         if coerced is Undefined:
@@ -154,19 +163,46 @@ def _outside(path: str) -> str:
     return path.removeprefix("input.")
 
 
-def variable_error(
-    schema: GraphQLSchema, definitions: tuple[VariableDefinitionNode, ...], given: Mapping[str, Any]
-) -> GraphQLError:
-    """What is wrong with the variables that graphql-core refused."""
+def variable_error(schema: GraphQLSchema, operation: OperationDefinitionNode, given: Mapping[str, Any]) -> GraphQLError:
+    """What is wrong with the variables that graphql-core refused, by the arguments that they give."""
     walk = _Walk()
-    for definition in definitions:
+    uses = _Uses()
+    visit(operation, uses)
+    for definition in operation.variable_definitions or ():
         name = definition.variable.name.value
+        path = uses.paths.get(name, (name,))
         type_: Any = type_from_ast(schema, definition.type)
         if name in given:
-            walk.value(given[name], type_, (name,))
+            walk.value(given[name], type_, path)
         elif definition.default_value is None and isinstance(type_, GraphQLNonNull):
-            walk.faults.append(FieldFault(name, "is required"))
+            walk.faults.append(FieldFault(".".join(path), "is required"))
     return invalid_argument(walk.faults or [FieldFault("variables", "are not valid")])
+
+
+class _Uses(Visitor):
+    """Where each variable of an operation is first used: the path of the argument that it gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: dict[str, tuple[str, ...]] = {}
+        self._path: list[str] = []
+
+    def enter_argument(self, node: ArgumentNode, *_args: Any) -> None:
+        """Begin a path."""
+        self._path = [node.name.value]
+
+    def enter_object_field(self, node: ObjectFieldNode, *_args: Any) -> None:
+        """Go down to a field of an object literal."""
+        self._path.append(node.name.value)
+
+    def leave_object_field(self, *_args: Any) -> None:
+        """Come up again."""
+        self._path.pop()
+
+    def enter_variable(self, node: VariableNode, *_args: Any) -> None:
+        """Note the place. A variable's own definition is met before any argument, and is no use."""
+        if self._path:
+            self.paths.setdefault(node.name.value, tuple(self._path))
 
 
 def _plain(node: ValueNode) -> Any:  # noqa: PLR0911 - a kind of literal each
@@ -182,7 +218,9 @@ def _plain(node: ValueNode) -> Any:  # noqa: PLR0911 - a kind of literal each
             return float(node.value)
         case EnumValueNode():
             return _EnumLiteral(node.value)
-        case StringValueNode() | BooleanValueNode():
+        case StringValueNode():
+            return _StringLiteral(node.value)
+        case BooleanValueNode():
             return node.value
         case ListValueNode():
             return [_plain(item) for item in node.values]

@@ -32,12 +32,9 @@ from graphql import (
     visit,
 )
 from graphql.execution.values import VariableValues, get_variable_values
-from pydantic import ValidationError
-from strawberry.pydantic.error import InputValidationError
 
-from models.errors import DEFAULT_DETAIL, ApiError, ErrorCode, FieldFault
+from models.errors import DEFAULT_DETAIL, ApiError, ErrorCode
 from schema.coercion import RULES, variable_error
-from schema.inputs import faults
 from schema.limits import Limits, exhausted, measure
 
 log = structlog.get_logger(__name__)
@@ -131,7 +128,7 @@ class Engine:
         given = dict(variables or {})
         values = get_variable_values(self._schema, prepared.operation.variable_definitions or (), given, 1, True)
         if isinstance(values, list):
-            return _refusal([variable_error(self._schema, prepared.operation.variable_definitions or (), given)])
+            return _refusal([variable_error(self._schema, prepared.operation, given)])
         if prepared.varies:
             try:
                 measure(self._schema, prepared.document, prepared.operation, self._limits, values.coerced)
@@ -208,14 +205,7 @@ class Engine:
         """The error as the caller may see it, and how long to wait. What is not ours to tell is logged and masked."""
         cause = error.original_error
         api = cause if isinstance(cause, ApiError) else None
-        if isinstance(cause, InputValidationError):
-            api = ApiError(
-                ErrorCode.INVALID_ARGUMENT,
-                fields=[FieldFault(".".join(d.location).removeprefix("input."), d.message) for d in cause.errors],
-            )
-        elif isinstance(cause, ValidationError):
-            api = ApiError(ErrorCode.INVALID_ARGUMENT, fields=faults(cause))
-        elif api is None and cause is not None:
+        if api is None and cause is not None:
             api = self._classify(cause)
         if api is None:
             log_unhandled(cause or error, context.request_id, label)

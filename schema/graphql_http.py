@@ -68,8 +68,10 @@ class GraphQLEndpoint:
                 response = await self._answer(scope, headers, receive, media_type)
         except HttpError as refused:
             response = _error(refused.error, refused.status, media_type, refused.headers)
+            scope["state"]["codes"] = (refused.error.code.value,)
         except ApiError as error:
             response = _error(error, error.status, media_type, {})
+            scope["state"]["codes"] = (error.code.value,)
         except DisconnectedError:
             return
         await response(scope, receive, send)

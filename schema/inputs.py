@@ -4,8 +4,7 @@ A constraint is declared once, in ``Field``. It validates both doors, stands in 
 in the GraphQL description of the field.
 """
 
-from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import strawberry
 from annotated_types import Ge, Le, MaxLen, MinLen
@@ -42,6 +41,22 @@ class Input(BaseModel):
             words = _constraints(field)
             if words and field.description and not field.description.endswith(words):
                 field.description = f"{field.description} {words}"
+
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        """Pydantic's, but it raises ApiError INVALID_ARGUMENT. Strawberry calls it too, so both doors word alike."""
+        try:
+            return super().model_validate(obj, **options)
+        except ValidationError as error:
+            raise ApiError(ErrorCode.INVALID_ARGUMENT, fields=_faults(error)) from None
+
+    @classmethod
+    def of_json(cls, body: bytes) -> Self:
+        """The input of an HTTP body. Raises ApiError INVALID_ARGUMENT with every bad member."""
+        try:
+            return cls.model_validate_json(body, by_alias=True, by_name=False)
+        except ValidationError as error:
+            raise ApiError(ErrorCode.INVALID_ARGUMENT, fields=_faults(error)) from None
 
 
 def _constraints(field: FieldInfo) -> str:
@@ -93,11 +108,11 @@ _MESSAGES = {
 }
 
 
-def faults(error: ValidationError, prefix: Sequence[str] = ()) -> list[FieldFault]:
+def _faults(error: ValidationError) -> list[FieldFault]:
     """Every bad field of ``error``: its camelCase path, and how to mend it. Built without the input's values."""
     found = []
     for fault in error.errors(include_input=False, include_url=False):
-        path = ".".join([*prefix, *(to_camel(p) if isinstance(p, str) else str(p) for p in fault["loc"])])
+        path = ".".join(to_camel(part) if isinstance(part, str) else str(part) for part in fault["loc"])
         words = _MESSAGES.get(fault["type"])
         if words is None:
             # Messages of our own validators (value_error, secret_*) are constants; others may quote the input.
@@ -109,11 +124,6 @@ def faults(error: ValidationError, prefix: Sequence[str] = ()) -> list[FieldFaul
     return found
 
 
-def invalid_input(error: ValidationError) -> ApiError:
-    """INVALID_ARGUMENT with every bad field of ``error``."""
-    return ApiError(ErrorCode.INVALID_ARGUMENT, fields=faults(error))
-
-
 def value_of(given: strawberry.Some[T | None] | None) -> T | None:
     """What an optional field holds, where absent and null mean the same."""
     return None if given is None else given.value
@@ -121,11 +131,7 @@ def value_of(given: strawberry.Some[T | None] | None) -> T | None:
 
 def check_page(first: int, after: str | None) -> str | None:
     """``after`` of a nested list, or None if absent. Raises INVALID_ARGUMENT by the bounds that root lists have."""
-    try:
-        page = _Page(first=first, after=after or None)
-    except ValidationError as error:
-        raise invalid_input(error) from None
-    return page.after
+    return _Page.model_validate({"first": first, "after": after or None}, by_name=True).after
 
 
 class _Page(Input):

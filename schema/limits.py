@@ -40,7 +40,7 @@ class Limits(NamedTuple):
     aliases: int = 50
     repeats: int = 50
     directives: int = 50
-    cost: int = 500_000
+    cost: int = 100_000
 
 
 class _Measure(NamedTuple):

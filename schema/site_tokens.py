@@ -93,7 +93,7 @@ class CreateSiteTokenPayload:
 
     site_token: SiteToken = strawberry.field(description="The token's record.")
     token: str | None = strawberry.field(
-        description="The bearer, in the one answer that minted it; null for a retry. If it is lost, revoke and mint anew."
+        description="The bearer, in the one answer that minted it; null for a retry. If lost, revoke and mint anew."
     )
 
 

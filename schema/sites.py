@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Self
 
 import strawberry
-from pydantic import Field, field_validator, model_validator
+from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from models import site_tokens
 from models.pages import Page, empty_page
@@ -219,4 +219,4 @@ class GetSiteInput(Input):
     """Look one site up."""
 
     tenant_id: TenantId | None = Field(None, description="As which tenant to look; the caller's own if absent.")
-    site_id: SiteId = Field(description="The site.")
+    site_id: SiteId = Field(validation_alias=AliasChoices("siteId", "id"), description="The site; also as `id`.")
