@@ -55,7 +55,7 @@ ID = strawberry.ID
 argument = strawberry.argument
 
 TenantArgument = Annotated[ID | None, argument(description="The tenant; the caller's own if absent.")]
-FirstArgument = Annotated[int, argument(description="How many to answer (1 to 200).")]
+FirstArgument = Annotated[int | None, argument(description="How many to answer (1 to 200).")]
 AfterArgument = Annotated[str | None, argument(description="The cursor that the page begins after.")]
 
 
@@ -142,7 +142,7 @@ class Query:
         self,
         info: Info,
         tenant_id: TenantArgument = UNSET,
-        scope: Annotated[SecretScope, argument(description="Whose secrets.")] = SecretScope.TENANT,
+        scope: Annotated[SecretScope | None, argument(description="Whose secrets.")] = SecretScope.TENANT,
         first: FirstArgument = DEFAULT_FIRST,
         after: AfterArgument = UNSET,
     ) -> Page[SecretRow]:

@@ -129,11 +129,14 @@ def value_of(given: strawberry.Some[T | None] | None) -> T | None:
     return None if given is None else given.value
 
 
-def check_page(first: int, after: str | None) -> str | None:
-    """``after`` of a nested list, or None if absent. Raises INVALID_ARGUMENT by the bounds that root lists have."""
-    return _Page.model_validate({"first": first, "after": after or None}, by_name=True).after
+class PageBounds(Input):
+    """The arguments of a nested list, held to the bounds that root lists have."""
 
-
-class _Page(Input):
     first: First
     after: Cursor | None
+
+
+def check_page(first: int | None, after: str | None) -> PageBounds:
+    """The page that a nested list is asked for; absent and null mean the default. Raises INVALID_ARGUMENT."""
+    given = {"first": DEFAULT_FIRST if first is None else first, "after": after or None}
+    return PageBounds.model_validate(given, by_name=True)

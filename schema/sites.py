@@ -68,21 +68,23 @@ class Site(Node):
     async def site_tokens(
         self: SiteRow,
         info: Info,
-        first: Annotated[int, strawberry.argument(description="How many to answer (1 to 200).")] = DEFAULT_FIRST,
+        first: Annotated[int | None, strawberry.argument(description="How many to answer (1 to 200).")] = DEFAULT_FIRST,
         after: Annotated[
             str | None, strawberry.argument(description="The cursor that the page begins after.")
         ] = strawberry.UNSET,
     ) -> Page[SiteTokenRow]:
         """One statement for the tokens of all sites of a page, as long as each is asked for from its beginning."""
-        after = check_page(first, after)
+        bounds = check_page(first, after)
         context = info.context
         view = view_of(context.actor, self.tenant_id)
         if view is None:
             return empty_page()
-        if after is None:
-            return await context.loaders.newest_tokens(first).load((self.tenant_id, self.id))
+        if bounds.after is None:
+            return await context.loaders.newest_tokens(bounds.first).load((self.tenant_id, self.id))
         query = SiteTokenQuery(self.id)
-        return await site_tokens.page(context.services.database, view, self.tenant_id, query, first=first, after=after)
+        return await site_tokens.page(
+            context.services.database, view, self.tenant_id, query, first=bounds.first, after=bounds.after
+        )
 
 
 @strawberry.pydantic.input(description="A label to put on a site.")
