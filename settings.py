@@ -54,7 +54,6 @@ class Settings(BaseSettings):
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     log_format: Literal["json", "console"] = Field("json", description="`json` for machines, `console` for people.")
-    otlp_endpoint: str | None = Field(None, description="OTLP/HTTP collector for traces; none by default.")
 
     request_timeout_seconds: float = Field(10.0, gt=0, le=300, description="Deadline of a request; then UNAVAILABLE.")
     max_body_bytes: int = Field(1_048_576, ge=1024, le=64 * 1024**2, description="Largest request body.")
