@@ -135,7 +135,7 @@ def create_app(settings: Settings, services: Services) -> ASGIApp:
     app = Starlette(
         routes=routes,
         lifespan=_lifespan(settings, services),
-        exception_handlers={404: _no_route, 405: _no_method},
+        exception_handlers={404: _no_route, 405: _no_method, Exception: _masked},
     )
     app.router.redirect_slashes = False  # a redirect would be built from the Host header, which is the client's word
     return RequestLog(app)
@@ -237,6 +237,13 @@ async def _openapi(_request: Request) -> Response:
 
 async def _no_route(request: Request, _error: Exception) -> Response:
     return problem(not_found(), request_id(request.scope))
+
+
+async def _masked(request: Request, _error: Exception) -> Response:
+    """A fault of ours as INTERNAL. Starlette raises it again after this answer, and RequestLog logs it."""
+    error = ApiError(ErrorCode.INTERNAL)
+    request.state.codes = (error.code.value,)
+    return problem(error, request_id(request.scope))
 
 
 async def _no_method(request: Request, error: Exception) -> Response:
