@@ -259,6 +259,7 @@ def test_an_interrupted_first_start_is_redone(tmp_path: Path) -> None:
     with start_caller(data_dir) as process:
         while not (data_dir / "postgres.new" / "PG_VERSION").exists():
             assert process.poll() is None
+            assert not (data_dir / "postgres").exists()
             time.sleep(0.001)
         process.kill()
     assert not (data_dir / "postgres").exists()
