@@ -32,6 +32,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from agent.cli import describe
+from agent.clock import SystemClock
+from agent.join import join
+from agent.state import StateDir
+
 ROOT = Path(__file__).parent.parent
 SITE = "site_" + "0" * 25 + "a"
 SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
@@ -61,6 +66,7 @@ class Contract:
         self.clock_ahead = 0.0
         self.lose_answers = 0
         self.unavailable = False
+        self.fail_with: tuple[str, int] | None = None
         self.tokens: dict[str, int] = {}
         self.agents: dict[str, dict[str, Any]] = {}
         self.granted: dict[tuple[str, int], bytes] = {}
@@ -263,27 +269,28 @@ class ContractServer:
                 c.requests.append((request.url.path, body))
                 if c.unavailable:
                     raise Problem("UNAVAILABLE", 503)
+                if c.fail_with is not None:
+                    raise Problem(*c.fail_with, fields=[{"path": "name", "message": "is too odd"}])
                 if request.url.path.endswith("/enroll"):
                     assert "authorization" not in request.headers
-                    document = c.enroll(body)
+                    good = c.enroll(body)
                 else:
                     c.authorizations.append(request.headers["authorization"])
                     agent = c.authenticate(request.headers["authorization"])
-                    document = agent_methods[request.url.path](agent, body)
+                    good = agent_methods[request.url.path](agent, body)
             except Problem as problem:
-                document = {"code": problem.code, "detail": problem.code.lower(), "requestId": "r1"}
+                document: dict[str, Any] = {"code": problem.code, "detail": problem.code.lower(), "requestId": "r1"}
                 if problem.fields:
                     document["fields"] = problem.fields
                 return self._dated(JSONResponse(document, problem.status, media_type="application/problem+json"))
             if c.lose_answers > 0:
                 c.lose_answers -= 1
                 return Lost()
-            return self._dated(JSONResponse(document))
+            return self._dated(JSONResponse(good))
 
         app = Starlette(
             routes=[
-                Route(path, answer, methods=["POST"])
-                for path in ("/api/compute/siteAgents/enroll", *agent_methods)
+                Route(path, answer, methods=["POST"]) for path in ("/api/compute/siteAgents/enroll", *agent_methods)
             ]
         )
         config = uvicorn.Config(
@@ -350,9 +357,7 @@ class Bench:
     def state(self, name: str) -> Path:
         return self.folder / name
 
-    def join(
-        self, name: str, token: str | None = None, *options: str
-    ) -> subprocess.CompletedProcess[str]:
+    def join(self, name: str, token: str | None = None, *options: str) -> subprocess.CompletedProcess[str]:
         token_file = self.folder / f"{name}.token"
         token_file.write_text(self.contract.mint() if token is None else token)
         return self.site(
@@ -360,15 +365,29 @@ class Bench:
             *("--state-dir", str(self.state(name)), "--json", *options),
         )
 
-    def run(self, name: str, *options: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            self.command("run", "--state-dir", str(self.state(name)), "--json-logs", *options),
-            cwd=ROOT,
-            stdout=(self.folder / f"{name}.log").open("a"),
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
+    def enrol(self, name: str) -> None:
+        """Join without the start of a process."""
+        state = StateDir.create(self.state(name))
+        joining = join(
+            state,
+            server=self.server.url,
+            token=self.contract.mint(),
+            name="rack",
+            default_name="",
+            clock=SystemClock(),
         )
+        asyncio.run(joining)
+
+    def run(self, name: str, *options: str) -> subprocess.Popen[str]:
+        with (self.folder / f"{name}.log").open("a") as log:
+            process = subprocess.Popen(
+                self.command("run", "--state-dir", str(self.state(name)), "--json-logs", *options),
+                cwd=ROOT,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
         self._processes.append(process)
         return process
 
@@ -378,9 +397,6 @@ class Bench:
 
     def status(self, name: str) -> dict[str, Any]:
         """The status without the start of a process: what ``bcd site status --json`` prints."""
-        from agent.cli import describe
-        from agent.state import StateDir
-
         return describe(StateDir.open(self.state(name)))
 
     def close(self) -> None:
@@ -400,6 +416,3 @@ def open_bench(folder: Path) -> Iterator[Bench]:
     finally:
         bench.close()
         server.stop()
-
-
-__all__ = ["Bench", "Contract", "ContractServer", "SITE", "asyncio", "open_bench", "wait_for"]

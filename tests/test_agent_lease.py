@@ -38,9 +38,7 @@ class Server:
         elif self.holder in (None, agent):
             self.holder, self.epoch = agent, self.epoch + 1
         else:
-            return Grant(
-                held=False, epoch=None, ttl_seconds=self.ttl, remaining_seconds=self.expires_at - now
-            )
+            return Grant(held=False, epoch=None, ttl_seconds=self.ttl, remaining_seconds=self.expires_at - now)
         # Never earlier than was granted before: the answer that says so may be lost, and the holder goes by the old one.
         self.expires_at = max(now + self.ttl, self.expires_at)
         return Grant(held=True, epoch=self.epoch, ttl_seconds=self.ttl, remaining_seconds=self.ttl)
