@@ -547,4 +547,6 @@ def _address_allowed(address: str | None, cidrs: Sequence[str]) -> bool:
         parsed = ip_address(address or "")
     except ValueError:
         return False
+    # A socket that listens on both families shows IPv4 peers as IPv6 addresses that hold theirs.
+    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
     return any(parsed in ip_network(cidr) for cidr in cidrs)
