@@ -12,10 +12,8 @@ from tests.world import World
 REQUEST_ID = "one-request-id-for-all"
 """Sent with each request, so that two answers can be compared byte by byte."""
 
-_SITE = (
-    "id tenantId kind name region labels { key value } dedicatedTo revision createdAt updatedAt deletedAt"  # one record
-)
-_TOKEN = "id tenantId siteId role state maxUses uses allowedCidrs createdAt createdBy expiresAt revokedAt lastUsedAt"  # noqa: S105
+_SITE = "id tenantId kind name region labels { key value } dedicatedTo revision createdAt updatedAt deletedAt"
+_TOKEN = "id tenantId siteId role state maxUses uses allowedCidrs createdAt createdBy expiresAt revokedAt lastUsedAt"
 _SECRET = "reference tenantId scope name version createdAt updatedAt"
 _AUDIT = "id tenantId time actor operation action resource decision outcome requestId data"
 _PAGE = "pageInfo { hasNextPage endCursor }"
@@ -86,7 +84,8 @@ class Door:
         self, world: World, caller: str, operation: str, first: int, **members: Any
     ) -> list[list[dict[str, Any]]]:
         """Every page of a list."""
-        pages, after = [], {}
+        pages: list[list[dict[str, Any]]] = []
+        after: dict[str, str] = {}
         while True:
             page = (await self.call(world, caller, operation, first=first, **members, **after)).ok
             pages.append(page["items"])

@@ -21,7 +21,7 @@ JOURNAL = ("join_tokens", "outbox", "audit_events")
 
 async def mint(world: World, door: Door, caller: str, site: str, key: str = "k1", **more: Any) -> Any:
     """The outcome of a mint, in the caller's own tenant unless told otherwise."""
-    given = {"tenantId": caller.split("-")[0], "siteId": site, "ttlSeconds": 600, "idempotencyKey": key} | more
+    given = {"tenantId": caller.partition("-")[0], "siteId": site, "ttlSeconds": 600, "idempotencyKey": key} | more
     return await door.call(world, caller, "siteTokens.create", **given)
 
 
@@ -32,7 +32,7 @@ async def counts(world: World) -> dict[str, int]:
 
 def hashes() -> float:
     """How many argon2id computations this process has done."""
-    return HASHES.labels("hash")._value.get() + HASHES.labels("verify")._value.get()
+    return float(HASHES.labels("hash")._value.get() + HASHES.labels("verify")._value.get())
 
 
 @both_doors
