@@ -179,6 +179,11 @@ def variable_error(schema: GraphQLSchema, operation: OperationDefinitionNode, gi
     return invalid_argument(walk.faults or [FieldFault("variables", "are not valid")])
 
 
+def null_error(paths: list[tuple[str, ...]]) -> GraphQLError:
+    """Variables that are null where only their absence is allowed, by the arguments that they give."""
+    return invalid_argument([FieldFault(".".join(path), "must not be null") for path in paths])
+
+
 class _Uses(Visitor):
     """Where each variable of an operation is first used: the path of the argument that it gives."""
 

@@ -1,11 +1,13 @@
-"""What a document may ask for, decided before it is validated or run.
+"""What a document may ask for, decided before it is parsed, validated or run.
 
-Every selection set is measured once, however often fragments spread it, and counts stop at a ceiling. So the measure
-takes time in the size of the document, not of what it expands to: a chain of fragments that each spread the next
-twice is refused in well under a millisecond.
+Tokens are counted before the parser sees them. Every selection set is then measured once, however often fragments
+spread it, and counts stop at a ceiling, so the measure takes time in the size of the document, not of what it expands
+to: a chain of fragments that each spread the next twice is refused in well under a millisecond.
 """
 
+import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 from graphql import (
@@ -19,17 +21,30 @@ from graphql import (
     InlineFragmentNode,
     IntValueNode,
     OperationDefinitionNode,
+    SelectionNode,
     SelectionSetNode,
     VariableNode,
     get_named_type,
-    is_composite_type,
 )
 
 from models.errors import ApiError, ErrorCode
 
+MAX_CHARACTERS = 131_072
+"""Characters of a document at most: a large value belongs in a variable."""
+
 _CEILING = 1 << 40
 _MAX_PAGE = 200
 _INTROSPECTION_DEPTH = 20
+
+_TOKEN = re.compile(
+    r"[_A-Za-z][_0-9A-Za-z]*+"
+    r'|"""(?:[^"\\]++|\\"""|\\|"(?!""))*+(?:""")?'
+    r'|"(?:[^"\\\n\r]++|\\.)*+"?'
+    r"|-?[0-9][-+.0-9A-Za-z]*+"
+    r"|\.\.\.|#[^\n\r]*+|[^\s,\ufeff]"
+)
+"""A token or comment of a document, or what the parser will refuse as one: a string that never ends is a token here, or
+each of its quotes would be tried anew to the end of the text."""
 
 
 class Limits(NamedTuple):
@@ -40,7 +55,7 @@ class Limits(NamedTuple):
     aliases: int = 50
     repeats: int = 50
     directives: int = 50
-    cost: int = 100_000
+    cost: int = 500_000
 
 
 class _Measure(NamedTuple):
@@ -50,14 +65,14 @@ class _Measure(NamedTuple):
     aliases: int
     directives: int
     cost: int
+    """Fields of the answer, where a ``first`` that is not known yet is 1."""
+    most: int
+    """The same where it is the largest."""
     names: Mapping[str, int]
+    """How often each response name stands in it."""
 
 
-class Measured(NamedTuple):
-    """An operation's bounds were kept; ``varies`` if its cost depends on variables and is measured per request."""
-
-    cost: int
-    varies: bool
+_NOTHING = _Measure(0, 0, 0, 0, 0, {})
 
 
 def exhausted(what: str, bound: int, setting: str) -> ApiError:
@@ -68,41 +83,68 @@ def exhausted(what: str, bound: int, setting: str) -> ApiError:
     )
 
 
-def measure(
+def check_text(source: str, limits: Limits) -> None:
+    """Bound a document's characters, tokens and comments. Raises ApiError RESOURCE_EXHAUSTED.
+
+    The parser has a bound on tokens too, but reads a character at a time: this is the cheaper way to refuse.
+    """
+    if len(source) > MAX_CHARACTERS:
+        detail = f"The document is longer than {MAX_CHARACTERS} characters. Give large values as variables."
+        raise ApiError(ErrorCode.RESOURCE_EXHAUSTED, detail)
+    if next(islice(_TOKEN.finditer(source), limits.tokens, None), None) is not None:
+        raise exhausted("tokens", limits.tokens, "BC_GRAPHQL_MAX_TOKENS")
+
+
+def check_document(schema: GraphQLSchema, document: DocumentNode, limits: Limits) -> bool:
+    """Bound every operation and fragment of ``document``, used or not, since validation walks them all.
+
+    Returns whether the cost may still be too much, by the variables: then `check_cost` has to see each request's.
+    Raises ApiError RESOURCE_EXHAUSTED, or INVALID_ARGUMENT for fragments that spread themselves.
+    """
+    walk = _Walk(schema, document, limits)
+    for name in walk.fragments:
+        walk.fragment(name, level=1)
+    operations = (node for node in document.definitions if isinstance(node, OperationDefinitionNode))
+    return any([walk.operation(node).most > limits.cost for node in operations])  # noqa: C419 - all, not until the first
+
+
+def check_cost(
     schema: GraphQLSchema,
     document: DocumentNode,
     operation: OperationDefinitionNode,
     limits: Limits,
-    variables: Mapping[str, Any] | None = None,
-) -> Measured:
-    """Measure ``operation`` and every fragment of ``document``, used or not. Raises ApiError RESOURCE_EXHAUSTED for a
-    bound that is passed, INVALID_ARGUMENT for fragments that spread themselves.
-    """
-    walk = _Walk(schema, document, limits, variables or {})
-    for fragment in walk.fragments.values():
-        walk.fragment(fragment.name.value)
-    root = schema.get_root_type(operation.operation)
-    total = walk.selection(operation.selection_set, root, level=1)
-    walk.check(total, directives=len(operation.directives or ()))
-    return Measured(total.cost, walk.varies)
+    variables: Mapping[str, Any],
+) -> None:
+    """Bound the cost of ``operation`` with the coerced ``variables``. Raises ApiError RESOURCE_EXHAUSTED."""
+    _Walk(schema, document, limits, variables).operation(operation)
 
 
 class _Walk:
     def __init__(
-        self, schema: GraphQLSchema, document: DocumentNode, limits: Limits, variables: Mapping[str, Any]
+        self,
+        schema: GraphQLSchema,
+        document: DocumentNode,
+        limits: Limits,
+        variables: Mapping[str, Any] | None = None,
     ) -> None:
         self._schema = schema
         self._limits = limits
         self._variables = variables
         self._measured: dict[str, _Measure | None] = {}
-        self.varies = False
         self.fragments = {
             definition.name.value: definition
             for definition in document.definitions
             if isinstance(definition, FragmentDefinitionNode)
         }
 
-    def fragment(self, name: str) -> _Measure:
+    def operation(self, node: OperationDefinitionNode) -> _Measure:
+        """The measure of an operation. Raises ApiError for the first bound that it passes."""
+        measured = self._selections(node.selection_set, self._schema.get_root_type(node.operation), level=1)
+        measured = measured._replace(directives=measured.directives + len(node.directives or ()))
+        self._check(measured)
+        return measured
+
+    def fragment(self, name: str, level: int) -> _Measure:
         """The measure of a fragment, taken once; None stands in while it is being taken, which tells a circle."""
         if name in self._measured:
             known = self._measured[name]
@@ -111,90 +153,94 @@ class _Walk:
             return known
         definition = self.fragments.get(name)
         if definition is None:  # validation will say so
-            return _Measure(0, 0, 0, 0, {})
+            return _NOTHING
         self._measured[name] = None
         type_ = self._schema.get_type(definition.type_condition.name.value)
-        measured = self.selection(definition.selection_set, type_, level=1)
-        self.check(measured, directives=0)
+        measured = self._selections(definition.selection_set, type_, level)
+        self._check(measured)
         self._measured[name] = measured
         return measured
 
-    def selection(self, node: SelectionSetNode, parent: GraphQLNamedType | None, level: int) -> _Measure:
-        """The measure of a selection set on ``parent`` (None where validation will find the type unknown)."""
+    def _selections(self, node: SelectionSetNode, parent: GraphQLNamedType | None, level: int) -> _Measure:
+        """The measure of a selection set on ``parent`` (None where validation will find the type unknown).
+
+        ``level`` counts selection sets and fragments around this one, and so bounds the stack.
+        """
         if level > self._limits.depth + _INTROSPECTION_DEPTH:
             raise exhausted("nested selections", self._limits.depth, "BC_GRAPHQL_MAX_DEPTH")
-        depth = aliases = directives = cost = 0
+        depth = aliases = directives = cost = most = 0
         names: dict[str, int] = {}
         for child in node.selections:
-            directives += len(child.directives or ())
-            if isinstance(child, FieldNode):
-                below = self._field(child, parent, level)
-                response_name = (child.alias or child.name).value
-                aliases += child.alias is not None
-                names[response_name] = min(names.get(response_name, 0) + 1, _CEILING)
-            else:
-                below = self._spread(child, parent, level)
-                for response_name, count in below.names.items():
-                    names[response_name] = min(names.get(response_name, 0) + count, _CEILING)
+            below = self._selection(child, parent, level)
             depth = max(depth, below.depth)
             aliases = min(aliases + below.aliases, _CEILING)
             directives = min(directives + below.directives, _CEILING)
             cost = min(cost + below.cost, _CEILING)
-        if max(names.values(), default=0) > self._limits.repeats:
-            raise exhausted("repetitions of a field", self._limits.repeats, "BC_GRAPHQL_MAX_REPEATS")
-        return _Measure(depth + 1, aliases, directives, cost, names)
+            most = min(most + below.most, _CEILING)
+            for name, count in below.names.items():
+                names[name] = count = min(names.get(name, 0) + count, _CEILING)  # noqa: PLW2901
+                if count > self._limits.repeats:
+                    raise exhausted("repetitions of a field", self._limits.repeats, "BC_GRAPHQL_MAX_REPEATS")
+        return _Measure(depth, aliases, directives, cost, most, names)
 
-    def check(self, measured: _Measure, *, directives: int) -> None:
-        """Raise for the first bound that is passed."""
+    def _selection(self, node: SelectionNode, parent: GraphQLNamedType | None, level: int) -> _Measure:
+        """The measure of a field, with it, or of a fragment, which adds no depth of its own."""
+        match node:
+            case FieldNode():
+                below = self._field(node, parent, level)
+            case FragmentSpreadNode():
+                below = self.fragment(node.name.value, level + 1)
+            case InlineFragmentNode():
+                condition = node.type_condition
+                type_ = parent if condition is None else self._schema.get_type(condition.name.value)
+                below = self._selections(node.selection_set, type_, level + 1)
+            case _:
+                raise AssertionError("the grammar knows three kinds of selection")
+        return below._replace(directives=below.directives + len(node.directives or ()))
+
+    def _field(self, node: FieldNode, parent: GraphQLNamedType | None, level: int) -> _Measure:
+        field: GraphQLField | None = getattr(parent, "fields", {}).get(node.name.value)
+        below = _NOTHING
+        if node.selection_set is not None:
+            type_ = None if field is None else get_named_type(field.type)
+            below = self._selections(node.selection_set, type_, level + 1)
+        # Introspection is as deep as the schema's types are; what it costs does not depend on the data.
+        introspection = node.name.value in {"__schema", "__type"} and below.depth <= _INTROSPECTION_DEPTH
+        least, most = self._items(node, field)
+        return _Measure(
+            depth=1 if introspection else below.depth + 1,
+            aliases=below.aliases + (node.alias is not None),
+            directives=below.directives,
+            cost=min(1 + least * below.cost, _CEILING),
+            most=min(1 + most * below.most, _CEILING),
+            names={(node.alias or node.name).value: 1},
+        )
+
+    def _items(self, node: FieldNode, field: GraphQLField | None) -> tuple[int, int]:
+        """How many items the field may answer, at least and at most: its ``first``, written, given, or by default."""
+        definition = None if field is None else field.args.get("first")
+        if definition is None:
+            return 1, 1
+        value = next((a.value for a in node.arguments or () if a.name.value == "first"), None)
+        asked: object = definition.default_value
+        if isinstance(value, IntValueNode):
+            asked = int(value.value[:10])
+        elif isinstance(value, VariableNode):
+            if self._variables is None:
+                return 1, _MAX_PAGE
+            given = self._variables.get(value.name.value)
+            asked = asked if given is None else given
+        # Beyond the largest page the list itself refuses, so the cost of more need not be reckoned.
+        items = max(1, min(asked, _MAX_PAGE)) if isinstance(asked, int) else _MAX_PAGE
+        return items, items
+
+    def _check(self, measured: _Measure) -> None:
         bounds = self._limits
         if measured.depth > bounds.depth:
             raise exhausted("nested selections", bounds.depth, "BC_GRAPHQL_MAX_DEPTH")
         if measured.aliases > bounds.aliases:
             raise exhausted("aliases", bounds.aliases, "BC_GRAPHQL_MAX_ALIASES")
-        if measured.directives + directives > bounds.directives:
+        if measured.directives > bounds.directives:
             raise exhausted("directives", bounds.directives, "BC_GRAPHQL_MAX_DIRECTIVES")
         if measured.cost > bounds.cost:
             raise exhausted("fields in its answer", bounds.cost, "BC_GRAPHQL_MAX_COST")
-
-    def _field(self, node: FieldNode, parent: GraphQLNamedType | None, level: int) -> _Measure:
-        field: GraphQLField | None = getattr(parent, "fields", {}).get(node.name.value)
-        if node.selection_set is None:
-            return _Measure(0, 0, 0, 1, {})
-        introspection = node.name.value in {"__schema", "__type"}
-        type_ = None if field is None else get_named_type(field.type)
-        below = self.selection(
-            node.selection_set, type_ if type_ is not None and is_composite_type(type_) else None, level + 1
-        )
-        items = self._items(node, field)
-        return below._replace(
-            # Introspection is as deep as the schema's types are; what it costs does not depend on the data.
-            depth=1 if introspection and below.depth <= _INTROSPECTION_DEPTH else below.depth,
-            cost=min(1 + items * below.cost, _CEILING),
-            names={},
-        )
-
-    def _spread(
-        self, node: FragmentSpreadNode | InlineFragmentNode | Any, parent: GraphQLNamedType | None, level: int
-    ) -> _Measure:
-        if isinstance(node, FragmentSpreadNode):
-            below = self.fragment(node.name.value)
-            return below._replace(depth=below.depth - 1)
-        condition = node.type_condition
-        type_ = parent if condition is None else self._schema.get_type(condition.name.value)
-        return self.selection(node.selection_set, type_, level + 1)
-
-    def _items(self, node: FieldNode, field: GraphQLField | None) -> int:
-        """How many items the field may answer: its ``first``, written, given as a variable, or by default."""
-        definition = None if field is None else field.args.get("first")
-        if definition is None:
-            return 1
-        asked: object = definition.default_value
-        for argument in node.arguments or ():
-            if argument.name.value == "first":
-                if isinstance(argument.value, IntValueNode):
-                    asked = int(argument.value.value) if len(argument.value.value) < 10 else _MAX_PAGE  # noqa: PLR2004
-                elif isinstance(argument.value, VariableNode):
-                    self.varies = True
-                    asked = self._variables.get(argument.value.name.value, _MAX_PAGE)
-        # Beyond the largest page the list itself refuses, so the cost of more need not be reckoned.
-        return max(1, min(asked, _MAX_PAGE)) if isinstance(asked, int) else _MAX_PAGE
