@@ -28,6 +28,9 @@ class Later:
         self._value = value
         self._turns = turns
 
+    def __repr__(self) -> str:
+        return f"Later({self._value!r}, {self._turns})"
+
     def __await__(self) -> Generator[Any, None, Any]:
         for _ in range(self._turns):
             yield from asyncio.sleep(0).__await__()
@@ -41,6 +44,9 @@ class Many:
 
     def __init__(self, items: list[Any]) -> None:
         self._items = items
+
+    def __repr__(self) -> str:
+        return f"Many({self._items!r})"
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         for item in self._items:
@@ -184,7 +190,7 @@ class World:
         random = self._random
         items = [self._odd(make()) for _ in range(random.randrange(most + 1))]
         if random.random() < self._oddity:
-            return random.choice((tuple(items), Many(items), (i for i in ()), set(), Later(items, 1), "text", {}))
+            return random.choice((tuple(items), Many(items), iter(items), set(), Later(items, 1), "text", {}))
         return items
 
     def _person(self, depth: int = 0) -> Any:
