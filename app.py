@@ -19,6 +19,7 @@ from logs import RequestLog
 from models import journal, keyfiles, migrate
 from models.db import OUT_OF_REACH, Database, unavailable
 from models.errors import ApiError, ErrorCode, not_found
+from models.feed import Feed
 from models.hashing import Hasher, Pepper
 from models.iam import BindingDecisionPoint
 from models.keyring import IAM_CHANNEL, Keyring
@@ -74,6 +75,7 @@ async def open_services(settings: Settings) -> Services:
         store=LocalStore(keyfiles.broker_public_key(settings.keys_dir)),
         decisions=BindingDecisionPoint(database),
         minting=KeyedLocks(),
+        feed=Feed(database),
     )
 
 
@@ -145,10 +147,9 @@ def authenticator(services: Services) -> Authenticate:
     """Who calls, by API key. One UNAUTHENTICATED for an absent, malformed, unknown and revoked credential alike."""
 
     async def authenticate(credential: BearerToken | None, request_id: str) -> RequestContext:
-        actor = None if credential is None else await services.keyring.by_key(credential)
-        if actor is None:
+        if credential is None or (actor := await services.keyring.by_key(credential)) is None:
             raise ApiError(ErrorCode.UNAUTHENTICATED)
-        return RequestContext(actor, request_id, services)
+        return RequestContext(actor, request_id, services, credential)
 
     return authenticate
 
@@ -164,9 +165,18 @@ def _lifespan(settings: Settings, services: Services) -> Callable[[Starlette], A
 
         def may_have_missed() -> None:
             services.keyring.forget()
+            services.feed.moved()
             relay.wake()
 
-        handlers = {IAM_CHANNEL: services.keyring.forget, journal.OUTBOX_CHANNEL: relay.wake}
+        def iam_changed(identity_id: str) -> None:
+            services.keyring.forget(identity_id)
+            services.feed.moved()  # whoever follows asks again whether it still may
+
+        handlers = {
+            IAM_CHANNEL: iam_changed,
+            journal.OUTBOX_CHANNEL: relay.wake,
+            journal.FEED_CHANNEL: services.feed.moved,
+        }
         tasks = [
             asyncio.create_task(work, name=name)
             for name, work in (

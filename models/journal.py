@@ -33,6 +33,9 @@ EVENT_DATA: dict[str, frozenset[str]] = {
 OUTBOX_CHANNEL = "bc_outbox"
 """NOTIFY channel that wakes the relay when a transaction with events commits."""
 
+FEED_CHANNEL = "bc_feed"
+"""NOTIFY channel that wakes the feed's followers when events got their positions."""
+
 
 class Decision(StrEnum):
     """How IAM decided."""
@@ -161,6 +164,7 @@ _MARK = Statement(
     .values(position=sql_cast(_delivered.c.position, BigInteger), delivered_at=func.clock_timestamp())
     .where(OUTBOX.c.seq == _delivered.c.seq)
 )
+_ANNOUNCE = Statement(select(func.pg_notify(FEED_CHANNEL, "")))
 _BACKLOG = Statement(select(func.count()).where(OUTBOX.c.position.is_(None)))
 
 
@@ -181,13 +185,17 @@ async def undelivered(session: Reader, *, limit: int) -> list[Delivery]:
 
 
 async def mark_delivered(session: Reader, events: list[Delivery]) -> None:
-    """Give delivered ``events`` their positions, in their order. The caller's session leads."""
+    """Give delivered ``events`` their positions, in their order, and wake the feed's followers.
+
+    The caller's session leads.
+    """
     (last,) = await session.one(_LAST_POSITION)
     await session.all(
         _MARK,
         seqs=[event.seq for event in events],
         positions=list(range(last + 1, last + 1 + len(events))),
     )
+    await session.all(_ANNOUNCE)
 
 
 async def backlog(database: Database) -> int:

@@ -1,5 +1,6 @@
 """The roots of the GraphQL schema. Each field names its operation; the work is done there."""
 
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import strawberry
@@ -8,6 +9,7 @@ from strawberry.schema.config import StrawberryConfig
 from models import site_tokens, sites
 from models.audit import AuditRow
 from models.errors import not_found
+from models.feed import FeedRow
 from models.iam import FLEET, tenant_resource
 from models.pages import Page
 from models.projection import view_of, widest_view
@@ -15,6 +17,7 @@ from models.secrets import PutRow, SecretRow
 from models.site_tokens import SiteTokenRow
 from models.sites import SiteRow
 from resolvers.audit import list_audit_events
+from resolvers.events import follow_events
 from resolvers.secrets import list_secrets, put_secret
 from resolvers.site_tokens import (
     create_site_token,
@@ -25,6 +28,7 @@ from resolvers.sites import create_site, delete_site, get_site, list_sites, upda
 from schema.audit import AuditEvent, AuditFilter
 from schema.context import Info
 from schema.enums import ErrorCode, SecretScope
+from schema.events import FollowInput, SiteEvent
 from schema.inputs import DEFAULT_FIRST
 from schema.relay import Connection, Node
 from schema.scalars import SCALARS
@@ -224,6 +228,34 @@ class Mutation:
         return await put_secret(info.context, input)
 
 
+@strawberry.type(
+    description="What happens, as it happens: over a WebSocket (graphql-transport-ws) or server-sent events."
+)
+class Subscription:
+    """The subscription root."""
+
+    @strawberry.subscription(
+        description="Events of the sites that a tenant sees, in order, until the caller's key is revoked.",
+        graphql_type=SiteEvent,
+    )
+    async def site_events(
+        self,
+        info: Info,
+        tenant_id: TenantArgument = UNSET,
+        site_id: Annotated[ID | None, argument(description="Only what concerns this site.")] = UNSET,
+        after: Annotated[
+            int | None,
+            argument(description="The position to go on from, without loss or repeat; from now on if absent."),
+        ] = UNSET,
+    ) -> AsyncIterator[FeedRow]:
+        """Follows the feed."""
+        given = _given(tenant_id=tenant_id, site_id=site_id, after=after)
+        follow = FollowInput.model_validate({k: v for k, v in given.items() if v is not None}, by_name=True)
+        async for rows in follow_events(info.context, follow):
+            for row in rows:
+                yield row
+
+
 def _member(source: Any, name: str) -> Any:
     """A field without a resolver of its own: a member of a dict, or an attribute of a row."""
     return source[name] if type(source) is dict else getattr(source, name)
@@ -232,6 +264,7 @@ def _member(source: Any, name: str) -> Any:
 schema = strawberry.Schema(
     query=Query,
     mutation=Mutation,
+    subscription=Subscription,
     types=[Site, SiteToken, ErrorCode],
     config=StrawberryConfig(default_resolver=_member, scalar_map=SCALARS),
 )

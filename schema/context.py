@@ -13,6 +13,7 @@ from strawberry.dataloader import DataLoader
 from models import site_tokens, sites
 from models.db import Database
 from models.errors import ApiError, ErrorCode, not_found
+from models.feed import Feed
 from models.hashing import Hasher, Pepper
 from models.iam import Action, Actor, DecisionPoint, Resource, tenant_exists
 from models.journal import Audit, Decision
@@ -20,6 +21,7 @@ from models.keyring import Keyring
 from models.pages import Page
 from models.projection import View, view_of, widest_view
 from models.secret_store import LocalStore
+from models.sensitive import BearerToken
 from models.site_tokens import SiteTokenRow
 from models.sites import SiteRow
 
@@ -74,18 +76,24 @@ class Services(NamedTuple):
     store: LocalStore
     decisions: DecisionPoint
     minting: KeyedLocks
+    feed: Feed
 
 
 class RequestContext:
     """What GraphQL resolvers get as ``info.context``: who asks, and what one request shares."""
 
-    __slots__ = ("_loaders", "actor", "request_id", "services")
+    __slots__ = ("_credential", "_loaders", "actor", "request_id", "services")
 
-    def __init__(self, actor: Actor, request_id: str, services: Services) -> None:
+    def __init__(self, actor: Actor, request_id: str, services: Services, credential: BearerToken) -> None:
         self.actor = actor
+        self._credential = credential
         self.request_id = request_id
         self.services = services
         self._loaders: Loaders | None = None
+
+    async def reauthenticate(self) -> Actor | None:
+        """Who the credential belongs to now, or None: what lives longer than a request asks again."""
+        return await self.services.keyring.by_key(self._credential)
 
     @property
     def loaders(self) -> Loaders:
