@@ -6,6 +6,7 @@ typed, so that one answer names every fault. One walk serves variables and liter
 plain values.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,6 +45,12 @@ from graphql.validation.rules.values_of_correct_type import ValuesOfCorrectTypeR
 from pydantic import BaseModel
 
 from models.errors import DEFAULT_DETAIL, ApiError, ErrorCode, FieldFault
+
+MAX_FAULTS = 100
+"""Faults that one error names at most: a long list of bad items must not make a longer answer."""
+
+_NAME = re.compile(r"[_A-Za-z][_0-9A-Za-z]{0,63}")
+"""What a field could be called. A member of any other name is not named: it may be a value in the wrong place."""
 
 _BAD: Any = object()
 """Stands for a value that was found at fault."""
@@ -106,8 +113,8 @@ class _Walk:
                     known[name] = coerced
             elif is_required_input_field(field):
                 self._bad((*path, name), "is required")
-        for name in value.keys() - type_.fields.keys():
-            self._bad((*path, name), "unknown field")
+        for name in sorted(value.keys() - type_.fields.keys()):
+            self._bad((*path, name if _NAME.fullmatch(name) else "*"), "unknown field")
         self._ask_model(known, type_, path)
         return known
 
@@ -142,7 +149,8 @@ class _Walk:
         return coerced
 
     def _bad(self, path: tuple[str, ...], message: str) -> Any:
-        self.faults.append(FieldFault(".".join(path), message))
+        if len(self.faults) < MAX_FAULTS:
+            self.faults.append(FieldFault(".".join(path), message))
         return _BAD
 
 
@@ -265,4 +273,4 @@ class SafeValuesRule(ValidationRule):
 RULES: list[type[ASTValidationRule]] = [
     SafeValuesRule if rule is ValuesOfCorrectTypeRule else rule for rule in specified_rules
 ]
-"""The rules of the specification, with the one that quotes values replaced."""
+"""The rules of the specification, with the one that quotes values replaced; one of them bounds introspection."""

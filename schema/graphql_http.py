@@ -1,7 +1,7 @@
 """GraphQL over HTTP (the GraphQL-over-HTTP specification): ``POST`` and ``GET /graphql``."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from models.errors import HTTP_STATUS, ApiError, ErrorCode, invalid
-from schema.engine import Answer, Engine
+from schema.engine import Answer, Engine, log_unhandled
 from schema.http import (
     Authenticate,
     DisconnectedError,
@@ -25,13 +25,8 @@ from schema.http import (
 
 RESPONSE_JSON = "application/graphql-response+json"
 PLAIN_JSON = "application/json"
-_OFFERED = {
-    RESPONSE_JSON: RESPONSE_JSON,
-    PLAIN_JSON: PLAIN_JSON,
-    "application/*": PLAIN_JSON,
-    "*/*": PLAIN_JSON,
-}
-_HTML = {"text/html", "application/xhtml+xml"}
+HTML = "text/html"
+MAX_PARAMETERS = 16
 
 
 class GraphQLEndpoint:
@@ -60,9 +55,11 @@ class GraphQLEndpoint:
         headers = Headers(scope=scope)
         media_type = PLAIN_JSON
         try:
-            asked = _accepted(headers.get("accept"))
-            if asked is None and self._page is not None and scope["method"] == "GET":
-                response = self._page()
+            page = self._page if scope["method"] == "GET" else None
+            offers = (PLAIN_JSON, RESPONSE_JSON) if page is None else (PLAIN_JSON, RESPONSE_JSON, HTML)
+            asked = preferred(",".join(headers.getlist("accept")), offers)
+            if asked == HTML and page is not None:
+                response = page()
             else:
                 media_type = asked or _unacceptable()
                 response = await self._answer(scope, headers, receive, media_type)
@@ -74,6 +71,10 @@ class GraphQLEndpoint:
             scope["state"]["codes"] = (error.code.value,)
         except DisconnectedError:
             return
+        except Exception as fault:  # noqa: BLE001 - whatever it was, the caller learns its code only
+            log_unhandled(fault, request_id(scope), "graphql")
+            response = _error(ApiError(ErrorCode.INTERNAL), 500, media_type, {}, requestId=request_id(scope))
+            scope["state"]["codes"] = (ErrorCode.INTERNAL.value,)
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, headers: Headers, receive: Receive, media_type: str) -> Response:
@@ -104,25 +105,28 @@ class GraphQLEndpoint:
         return _response(answer, media_type)
 
 
-def _accepted(accept: str | None) -> str | None:
-    """The media type to answer in, by the client's order of preference; None if it takes none of ours, or rather HTML.
+def preferred(accept: str, offers: Sequence[str]) -> str | None:
+    """Which of ``offers`` the header ``Accept`` prefers, by RFC 9110, 12.5.1; None if it takes none of them.
 
-    Without a header, and for a wildcard, it is ``application/json``, as the specification has it for older clients.
+    The most specific range that fits an offer gives its quality. Among equals the one that is named counts more than
+    one that a wildcard takes, then the client's order, then ours: without the header, and for ``*/*``, the first offer.
     """
-    if accept is None:
-        return PLAIN_JSON
-    best: tuple[float, str | None] = (0.0, None)
-    for entry in accept.split(","):
-        media_type, *parameters = (part.strip().lower() for part in entry.split(";"))
-        offered = None if media_type in _HTML else _OFFERED.get(media_type)
-        if offered is None and media_type not in _HTML:
+    ranges: dict[str, tuple[float, int]] = {}
+    for position, entry in enumerate(accept.split(",") if accept.strip() else ["*/*"]):
+        media_range, *parameters = (part.strip().lower() for part in entry.split(";"))
+        if not any(p.startswith("charset=") and p[8:].strip('"') != "utf-8" for p in parameters):
+            ranges.setdefault(media_range, (_quality(parameters), -position))
+    best: tuple[float, int, int] | None = None
+    chosen = None
+    for offer in offers:
+        fits = (offer, offer.partition("/")[0] + "/*", "*/*")
+        specific = next((i for i, media_range in enumerate(fits) if media_range in ranges), None)
+        if specific is None:
             continue
-        if any(p.startswith("charset=") and p.removeprefix("charset=") not in {"utf-8", '"utf-8"'} for p in parameters):
-            continue
-        quality = _quality(parameters)
-        if quality > best[0]:
-            best = (quality, offered)
-    return best[1]
+        quality, position = ranges[fits[specific]]
+        if quality > 0 and (best is None or (quality, -specific, position) > best):
+            best, chosen = (quality, -specific, position), offer
+    return chosen
 
 
 def _quality(parameters: list[str]) -> float:
@@ -141,9 +145,12 @@ def _unacceptable() -> str:
 
 def _from_query(query: bytes) -> tuple[str, Mapping[str, Any] | None, str | None]:
     try:
-        members: dict[str, Any] = dict(parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict"))
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
     except ValueError:
         raise invalid(("query", "the URL is not valid")) from None
+    members: dict[str, Any] = dict(pairs)
+    if len(members) < len(pairs):
+        raise invalid(("query", "a parameter stands in the URL twice"))
     for name in ("variables", "extensions"):
         if name in members:
             members[name] = _json(members[name].encode(), name)
@@ -201,9 +208,9 @@ def _response(answer: Answer, media_type: str) -> Response:
     return Response(answer.body, status, headers, media_type=f"{media_type}; charset=utf-8")
 
 
-def _error(error: ApiError, status: int, media_type: str, headers: dict[str, str]) -> Response:
+def _error(error: ApiError, status: int, media_type: str, headers: dict[str, str], **more: str) -> Response:
     """A request that was refused before any document was looked at, in GraphQL's form."""
-    extensions: dict[str, Any] = {"code": error.code.value}
+    extensions: dict[str, Any] = {"code": error.code.value, **more}
     if error.fields:
         extensions["fields"] = [fault._asdict() for fault in error.fields]
     body = orjson.dumps({"errors": [{"message": error.detail, "extensions": extensions}]})
