@@ -57,8 +57,7 @@ async def create_site(op: Op, given: CreateSiteInput) -> SiteRow:
     if (retried := await sites.find_retry(op.database, draft)) is not None:
         return _same_request(*retried)
     await op.authorize(Action.SITES_MANAGE, tenant_resource(given.tenant_id), given.tenant_id)
-    if draft.dedicated_to is not None and not await tenant_exists(op.database, draft.dedicated_to):
-        raise invalid(("dedicatedTo", "must name a tenant"))
+    await _check_dedicated_to(op, draft.dedicated_to)
     async with op.database.transaction() as tx:
         row = await sites.create(tx, draft)
         if row is None:  # another call with the key was faster; it has committed, or this one would still wait for it
@@ -78,8 +77,7 @@ async def update_site(op: Op, given: UpdateSiteInput) -> SiteRow:
     A change that changes nothing returns the site as it is and publishes nothing; else compute.site.updated.
     """
     await managed_site(op, given.tenant_id, given.site_id)
-    if given.dedicated_to is not None and not await tenant_exists(op.database, given.dedicated_to.value):
-        raise invalid(("dedicatedTo", "must name a tenant"))
+    await _check_dedicated_to(op, None if given.dedicated_to is None else given.dedicated_to.value)
     async with op.database.transaction() as tx:
         before = await _locked(tx, given.tenant_id, given.site_id, value_of(given.expected_revision))
         if given.dedicated_to is not None and before.kind != SiteKind.DEDICATED:
@@ -175,7 +173,11 @@ def _check_kind(draft: SiteDraft) -> None:
         raise invalid(("kind", "only the root tenant has shared and dedicated sites"))
     if (draft.kind is SiteKind.DEDICATED) != (draft.dedicated_to is not None):
         raise invalid(("dedicatedTo", "is required for a dedicated site, and for no other"))
-    if draft.dedicated_to == ROOT_TENANT_ID:
+
+
+async def _check_dedicated_to(op: Op, tenant_id: str | None) -> None:
+    """Raise INVALID_ARGUMENT unless a site can be dedicated to ``tenant_id``; None: to none. Root owns it already."""
+    if tenant_id == ROOT_TENANT_ID or (tenant_id is not None and not await tenant_exists(op.database, tenant_id)):
         raise invalid(("dedicatedTo", "must name a tenant other than root"))
 
 

@@ -1,10 +1,10 @@
 """Sites: the type, its inputs and payloads."""
 
 from datetime import datetime
-from typing import Annotated, Self
+from typing import Annotated
 
 import strawberry
-from pydantic import AliasChoices, Field, field_validator, model_validator
+from pydantic import AfterValidator, AliasChoices, Field
 
 from models import site_tokens
 from models.pages import Page, empty_page
@@ -101,7 +101,7 @@ def _unique_keys(labels: list[LabelInput]) -> list[LabelInput]:
     return labels
 
 
-Labels = Annotated[list[LabelInput], Field(max_length=MAX_LABELS)]
+Labels = Annotated[list[LabelInput], Field(max_length=MAX_LABELS), AfterValidator(_unique_keys)]
 
 
 @strawberry.pydantic.input(description="What `createSite` takes.")
@@ -119,8 +119,6 @@ class CreateSiteInput(Input):
     idempotency_key: IdempotencyKey = Field(
         description="Chosen by the caller. The same key with the same request again finds the site of the first call."
     )
-
-    _labels = field_validator("labels")(_unique_keys)
 
 
 @strawberry.type(description="What `createSite` answers.")
@@ -145,12 +143,6 @@ class UpdateSiteInput(Input):
     dedicated_to: strawberry.Maybe[TenantId] = Field(
         description="The tenant that a dedicated site serves from now on; the former one loses sight of it."
     )
-
-    @model_validator(mode="after")
-    def _labels(self) -> Self:
-        if self.labels is not None:
-            _unique_keys(self.labels.value)
-        return self
 
 
 @strawberry.type(description="What `updateSite` answers.")
