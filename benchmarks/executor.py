@@ -15,8 +15,8 @@ import strawberry
 from graphql import execute, get_variable_values, parse
 from strawberry.schema.config import StrawberryConfig
 
-from schema.codegen import InstancesOf, member
 from schema.compiler import CompiledOperation, compile_operation
+from schema.plain import InstancesOf, member
 from schema.scalars import SCALARS
 
 ROWS = 50
@@ -98,7 +98,7 @@ class Site(Node):
     created_at: datetime
 
     @strawberry.field(graphql_type="Sites")
-    async def twins(self: SiteRow, first: int = 10) -> Any:  # type: ignore[misc]
+    async def twins(self: SiteRow, first: int = 10) -> Any:
         """A page in a page."""
         return PageRow(ROWS_AT_HAND[:first])
 
@@ -110,7 +110,7 @@ class SiteEdge:
     node: Site
 
     @strawberry.field
-    def cursor(self: EdgeRow) -> str:  # type: ignore[misc]
+    def cursor(self: EdgeRow) -> str:
         """A cursor."""
         return self.node.id
 
@@ -140,7 +140,7 @@ class Query:
         return PageRow(ROWS_AT_HAND[:first])
 
     @strawberry.field(graphql_type=Site)
-    async def site(self, id: strawberry.ID) -> Any:  # noqa: A002 - Relay's name
+    async def site(self, id: strawberry.ID) -> Any:  # noqa: A002 - Relay's name  # noqa: ARG002
         """A site."""
         return ROWS_AT_HAND[0]
 
@@ -169,9 +169,7 @@ WORK: dict[str, tuple[str, Callable[[PageRow], Any] | None]] = {
     ),
     "edges and cursors": (
         f"{{ sites {{ edges {{ cursor node {{ {FIELDS} }} }} }} }}",
-        lambda page: {
-            "sites": {"edges": [{"cursor": edge.node.id, "node": _site(edge.node)} for edge in page.edges]}
-        },
+        lambda page: {"sites": {"edges": [{"cursor": edge.node.id, "node": _site(edge.node)} for edge in page.edges]}},
     ),
     "labels": (
         f"{{ sites {{ nodes {{ {FIELDS} labels {{ key value }} }} }} }}",
@@ -202,9 +200,7 @@ async def _median_seconds(*runs: Callable[[], Awaitable[Any]]) -> list[float]:
 
 async def main() -> None:
     """Print the ratios."""
-    schema = strawberry.Schema(
-        Query, config=StrawberryConfig(default_resolver=member, scalar_map=SCALARS)
-    )._schema
+    schema = strawberry.Schema(Query, config=StrawberryConfig(default_resolver=member, scalar_map=SCALARS))._schema  # noqa: SLF001 - graphql-core's own
     print(f"{'work':20}{'compiled / by hand':>20}{'graphql-core / compiled':>26}")
     for name, (source, by_hand) in WORK.items():
         document = parse(source)

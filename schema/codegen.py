@@ -4,57 +4,29 @@ The generated code only handles what is plain: a member that is there and has th
 writes. At anything else it hands the value, in its place, to the execution, which is graphql-core's (see `compiler`).
 """
 
-import inspect
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from enum import Enum
-from types import CoroutineType, MemberDescriptorType
-from typing import Any, NamedTuple, Protocol
+from types import CoroutineType
+from typing import Any, NamedTuple, Protocol, cast
 
-from graphql import (
-    FieldNode,
-    GraphQLBoolean,
-    GraphQLEnumType,
-    GraphQLField,
-    GraphQLFloat,
-    GraphQLID,
-    GraphQLInt,
-    GraphQLList,
-    GraphQLNonNull,
-    GraphQLObjectType,
-    GraphQLScalarType,
-    GraphQLString,
-    default_field_resolver,
+from graphql import FieldNode, GraphQLField, GraphQLList, GraphQLObjectType, default_field_resolver
+
+from schema.plain import (
+    Direct,
+    Leaf,
+    PlainClasses,
+    leaf_of,
+    member,
+    plain_member,
+    readable_twice,
+    strawberry_field,
+    unwrapped,
 )
-from graphql.pyutils import Undefined, is_awaitable
-from strawberry.types.field import StrawberryField
-
-from schema.scalars import format_datetime
 
 Run = Callable[[Any, Any, Any], Any]
-"""``run(source, path, execution)``: the object's answer, or a coroutine of it. Raises where a non-null field is null."""
+"""``run(source, path, execution)``: the object's answer or a coroutine of it; raises where a non-null field is null."""
 
 MAX_UNPACKED = 3
 """A row is unpacked rather than read by attribute if it has at most this many members for each that is selected."""
-
-
-def member(source: Any, name: str) -> Any:
-    """A field without a resolver of its own: a member of a dict, or an attribute of a row.
-
-    The schema's ``StrawberryConfig.default_resolver``; the generated code does the same in line.
-    """
-    return source[name] if type(source) is dict else getattr(source, name)
-
-
-class InstancesOf:
-    """An ``is_type_of`` that goes by nothing but the value's class, so that one look at a class does for all its rows."""
-
-    def __init__(self, *classes: type) -> None:
-        self.classes = classes
-
-    def __call__(self, value: object, _info: object) -> bool:
-        """Whether ``value`` is an instance of one of the classes."""
-        return isinstance(value, self.classes)
 
 
 class Planned(Protocol):
@@ -64,54 +36,16 @@ class Planned(Protocol):
     parent: GraphQLObjectType
     definition: GraphQLField
     nodes: list[FieldNode]
+    object_type: GraphQLObjectType | None
+    """The object type of its values, or of the items of its lists, if it is one."""
     arguments: dict[str, Any] | None
-    run: Run
+    """Its arguments if they are the same each time."""
+    direct: Direct | None
+    keywords: dict[str, Any] | None
+    """What ``direct`` takes, if it is the same each time."""
 
-    def rows_plan(self) -> "list[Planned]":
-        """The fields of its object type's selection. Raises GraphQLError if they cannot be collected."""
-
-
-class Leaf(NamedTuple):
-    """A leaf type whose plain values need no call: ``test`` tells them, ``value`` is what is answered for them."""
-
-    test: str
-    value: str
-    names: dict[str, Any]
-
-
-_LEAVES: dict[Any, tuple[str, dict[str, Any]]] = {
-    GraphQLString.coerce_output_value: ("type({v}) is str", {}),
-    GraphQLID.coerce_output_value: ("type({v}) is str", {}),
-    GraphQLBoolean.coerce_output_value: ("type({v}) is bool", {}),
-    GraphQLInt.coerce_output_value: ("type({v}) is int and -2147483648 <= {v} <= 2147483647", {}),
-    GraphQLFloat.coerce_output_value: ("type({v}) is float and {v} - {v} == 0.0", {}),
-    # orjson writes a datetime in UTC as format_datetime does, and faster
-    format_datetime: ("type({v}) is datetime and {v}.tzinfo is UTC", {"datetime": datetime, "UTC": UTC}),
-}
-
-
-def leaf_of(type_: Any) -> Leaf | None:
-    """How the values of a nullable leaf type are told and written in line; None if only its own serializer knows."""
-    if isinstance(type_, GraphQLScalarType):
-        test, names = _LEAVES.get(type_.coerce_output_value, ("", {}))
-        return Leaf(test, "{v}", names) if test else None
-    enum = getattr(type_, "wrapped_cls", None)
-    if not (isinstance(type_, GraphQLEnumType) and isinstance(enum, type) and issubclass(enum, Enum)):
-        return None
-    name = f"enum_{type_.name}"
-    try:
-        answers = {id(value): type_.coerce_output_value(value) for value in enum}
-    except Exception:  # noqa: BLE001 - a value outside of the GraphQL enum: its own error at the time
-        return None
-    test = f"type({{v}}) is {name}"
-    if all(answers[id(value)] == value._name_ for value in enum):
-        return Leaf(test, "{v}._name_", {name: enum})
-    return Leaf(test, f"{name}_[id({{v}})]", {name: enum, f"{name}_": answers})
-
-
-def unwrapped(type_: Any) -> tuple[Any, bool]:
-    """The nullable type, and whether it may be null."""
-    return (type_.of_type, False) if isinstance(type_, GraphQLNonNull) else (type_, True)
+    def rows_plan(self) -> "list[Any]":
+        """The fields of ``object_type`` that are selected. Raises GraphQLError if they cannot be collected."""
 
 
 class _Module:
@@ -160,14 +94,14 @@ def object_function(type_: GraphQLObjectType, fields: list[Any]) -> Run:
     return run
 
 
-def _write_field(module: _Module, number: int, field: Any) -> None:
+def _write_field(module: _Module, number: int, field: Planned) -> None:
     v, f = f"v{number}", f"f{number}"
     module.names[f] = field
     path = f"(p, {field.key!r}, {field.parent.name!r})"
     module.add(2, "try:")
     info = _write_read(module, number, field, path)
     nullable_type, nullable = unwrapped(field.definition.type)
-    otherwise = f"{v} = x.finish({f}, {path}, {v}{info})"
+    otherwise = f"{v} = x.complete({f}, {path}, {v}{info})"
     pending = f"if type({v}) is C: w = pend(w, {field.key!r}, {v})"
     guarded = f"if type({v}) is C: w = pend(w, {field.key!r}, {v} := x.guard({f}, {path}, {v}))"
     leaf = leaf_of(nullable_type)
@@ -205,98 +139,65 @@ def _write_field(module: _Module, number: int, field: Any) -> None:
     module.add(2, "except Exception as e:", f"    {v} = x.fail({f}, {path}, e)")
 
 
-def _write_read(module: _Module, number: int, field: Any, path: str) -> str:
+def _write_read(module: _Module, number: int, field: Planned, path: str) -> str:
     """Write how the field's value is got. Returns the argument that passes the resolve info on, if there is one."""
     v, f, name = f"v{number}", f"f{number}", plain_member(field.definition)
     if name is not None:
-        resolver = _strawberry(field.definition).default_resolver
-        if resolver is member:
+        default = strawberry_field(field.definition).default_resolver
+        if default is member:
             module.add(3, f"{v} = s.{name} if plain else s[{name!r}]")
-        elif resolver is getattr:
+        elif default is getattr:
             module.add(3, f"{v} = s.{name}")
         else:
-            module.names[f"r{number}"] = resolver
+            module.names[f"r{number}"] = default
             module.add(3, f"{v} = r{number}(s, {name!r})")
         return ""
-    direct = _of_source_alone(field.definition)
-    if direct is not None:
-        module.names[f"r{number}"] = direct
-        module.add(3, f"{v} = r{number}(s)")
+    resolver, direct = f"r{number}", field.direct
+    if direct is not None and field.keywords is not None and direct.info_name is None:
+        module.add(3, f"{v} = {_direct_call(module, number, field)}")
         return ""
-    module.names[f"r{number}"] = field.definition.resolve or default_field_resolver
+    module.add(3, f"i = x.info({f}, {path})")
+    if direct is not None and field.keywords is not None:
+        module.add(3, f"{v} = {_direct_call(module, number, field)}")
+        return ", i"
     arguments = ""
     if field.arguments is None:
         arguments = f", **x.arguments({f})"
     elif field.arguments:
         module.names[f"a{number}"] = field.arguments
         arguments = f", **a{number}"
-    module.add(3, f"i = x.info({f}, {path})", f"{v} = r{number}(s, i{arguments})")
+    module.names[resolver] = field.definition.resolve or default_field_resolver
+    call = f"{resolver}(s, i{arguments})"
+    if direct is not None:
+        module.add(3, f"k{number} = x.keywords({f}, i)")
+        call = f"{call} if k{number} is None else {_direct_call(module, number, field)}"
+    module.add(3, f"{v} = {call}")
     return ", i"
 
 
-def _strawberry(definition: GraphQLField) -> Any:
-    found = definition.extensions.get("strawberry-definition")
-    return found if isinstance(found, StrawberryField) else None
-
-
-def plain_member(definition: GraphQLField) -> str | None:
-    """The Python name of a Strawberry field that is nothing but a member of its source; None for any other."""
-    field = _strawberry(definition)
-    code = getattr(definition.resolve, "__code__", None)
-    # fields with an exception handler are basic too, but have another resolve function
-    if field is None or not field.is_basic_field or getattr(code, "co_name", "") != "_get_basic_result":
-        return None
-    if type(field).get_result is not StrawberryField.get_result or not field.python_name.isidentifier():
-        return None
-    name: str = field.python_name
-    return name
-
-
-def _of_source_alone(definition: GraphQLField) -> Callable[[Any], Any] | None:
-    """The resolver of a Strawberry field that takes its source and nothing else, so that it needs no wrapper."""
-    field = _strawberry(definition)
-    code = getattr(definition.resolve, "__code__", None)
-    if field is None or getattr(code, "co_name", "") not in {"_resolver", "_async_resolver"}:
-        return None
-    closure = inspect.getclosurevars(definition.resolve).nonlocals if definition.resolve else {}
-    resolver = field.base_resolver
-    if resolver is None or field.extensions or field.arguments or closure.get("field_exception_handlers") != ():
-        return None
-    if type(field).get_result is not StrawberryField.get_result or not resolver.self_parameter:
-        return None
-    if resolver.parent_parameter or resolver.root_parameter or resolver.info_parameter:
-        return None
-    function: Callable[[Any], Any] = resolver.wrapped_func
-    return function if inspect.isfunction(function) and field.is_async == inspect.iscoroutinefunction(function) else None
-
-
-class PlainClasses(set[type]):
-    """The classes of which values of an object type were seen that are neither null, nor awaitable, nor errors."""
-
-    def __init__(self, type_: GraphQLObjectType) -> None:
-        super().__init__()
-        self._is_type_of = type_.is_type_of
-
-    def admits(self, value: Any) -> bool:
-        """Whether a value's class will do, for all its instances. If not, graphql-core looks at each by itself."""
-        class_ = type(value)
-        if value is None or value is Undefined or issubclass(class_, Exception):
-            return False
-        if is_awaitable(value) or hasattr(class_, "__getattr__"):
-            return False
-        if self._is_type_of is not None:
-            test = self._is_type_of
-            if not (isinstance(test, InstancesOf) and issubclass(class_, test.classes)):
-                return False
-        self.add(class_)
-        return True
+def _direct_call(module: _Module, number: int, field: Planned) -> str:
+    direct = field.direct
+    if direct is None:
+        raise TypeError
+    module.names[f"d{number}"] = direct.function
+    arguments = ["s"] if direct.takes_self else []
+    arguments += [f"{name}=s" for name in direct.source_names]
+    if direct.info_name is not None:
+        module.names |= {f"m{number}": direct.make_info, f"sf{number}": direct.field}
+        arguments.append(f"{direct.info_name}=m{number}(_raw_info=i, _field=sf{number})")
+    if field.keywords is None:
+        arguments.append(f"**k{number}")
+    elif field.keywords:
+        module.names[f"k{number}"] = field.keywords
+        arguments.append(f"**k{number}")
+    return f"d{number}({', '.join(arguments)})"
 
 
 # --- a list of plain rows --------------------------------------------------------------------------------------------
 
 
 class _NotPlainError(Exception):
-    """This selection, or these rows, need the object function."""
+    """A selection, or rows, that need the object function."""
 
 
 class Rows(NamedTuple):
@@ -307,14 +208,14 @@ class Rows(NamedTuple):
     """Whether every list within the rows that it was made from had an item; those without one it knows only empty."""
 
 
-def rows_function(field: Any, rows: list[Any]) -> Rows | None:
+def rows_function(field: Planned, rows: list[Any]) -> Rows | None:
     """The comprehension for rows like these; None if their selection or class needs the object function.
 
     Only for what can be read twice and none is the wiser, for the caller starts again if a row was left out.
     """
     writer = _Rows()
     try:
-        clauses, value = writer.object_of(field.object_type, field.rows_plan(), "s", rows)
+        clauses, value = writer.object_of(cast("GraphQLObjectType", field.object_type), field.rows_plan(), "s", rows)
     except Exception:  # noqa: BLE001 - whatever is wrong is found again, and told, by the object function
         return None
     writer.module.add(0, "def rows(v):", f"    return [{value} for s in v {' '.join(clauses)}]")
@@ -363,13 +264,13 @@ class _Rows:
         return clauses, f"{{{', '.join(answer)}}}"
 
     def _reads(self, class_: type, fields: list[Any], s: str, reads: dict[str, str]) -> Iterator[str]:
-        resolvers = {_strawberry(f.definition).default_resolver for f in fields if plain_member(f.definition)}
+        resolvers = {strawberry_field(f.definition).default_resolver for f in fields if plain_member(f.definition)}
         if not resolvers <= {member, getattr} or (class_ is dict and getattr in resolvers):
             raise _NotPlainError
         if class_ is dict:
             yield from (f"for {local} in ({s}[{name!r}],)" for name, local in reads.items())
             return
-        if not all(_readable_twice(class_, name) for name in reads):
+        if not all(readable_twice(class_, name) for name in reads):
             raise _NotPlainError
         columns: tuple[str, ...] = getattr(class_, "_fields", ())
         unpackable = issubclass(class_, tuple) and class_.__iter__ is tuple.__iter__ and set(reads) <= set(columns)
@@ -421,17 +322,3 @@ def _leaves(leaf: Leaf, nullable: bool, v: str) -> str:
         value = value if value == "i" else f"(None if i is None else {value})"
         test = f"i is None or {test}"
     return f"[{value} for i in {v} if {test}]"
-
-
-_DESCRIPTORS = (MemberDescriptorType, type(NamedTuple("_Probe", [("x", int)]).x))  # type: ignore[attr-defined]
-
-
-def _readable_twice(class_: type, name: str) -> bool:
-    """Whether the attribute is a stored value: no property, no ``__getattr__``, nothing that runs when it is read."""
-    if hasattr(class_, "__getattr__") or class_.__getattribute__ not in {
-        object.__getattribute__,
-        tuple.__getattribute__,
-    }:
-        return False
-    found = inspect.getattr_static(class_, name, None)
-    return isinstance(found, _DESCRIPTORS) or not hasattr(type(found), "__get__")

@@ -10,9 +10,7 @@ is taken only with those tests.
 """
 
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
-from datetime import datetime
-from enum import Enum
+from collections.abc import Coroutine
 from types import CoroutineType
 from typing import Any, cast
 
@@ -23,41 +21,29 @@ from graphql import (
     FieldNode,
     FragmentDefinitionNode,
     GraphQLError,
-    GraphQLField,
-    GraphQLList,
     GraphQLObjectType,
     GraphQLOutputType,
     GraphQLResolveInfo,
     GraphQLSchema,
     OperationDefinitionNode,
     OperationType,
-    VariableNode,
     Visitor,
     default_field_resolver,
     default_type_resolver,
     visit,
 )
-from graphql.execution.collect_fields import (
-    FieldDetailsList,
-    FragmentDetails,
-    GroupedFieldSet,
-    collect_fields,
-    collect_subfields,
-)
+from graphql.execution.collect_fields import FieldDetailsList, FragmentDetails
 from graphql.execution.executor import Executor
 from graphql.execution.values import VariableValues, get_argument_values
 from graphql.pyutils import Path, gather_with_cancel, is_awaitable
 
-from schema.codegen import PlainClasses, Rows, Run, object_function, rows_function, unwrapped
+from schema.plain import Direct, PlainClasses, immutable
+from schema.plan import FieldPlan, Plan, variables_of
 
 MAX_PLANS = 16
 """How many combinations of the variables of ``@skip`` and ``@include`` one operation keeps code for."""
 
-MAX_LOOKS = 8
-"""How often the code for a list is made anew, as its rows turn out to be of other classes or have fuller lists."""
-
 _CONDITIONS = {"skip", "include"}
-_IMMUTABLE = (str, int, float, bool, type(None), datetime, Enum)
 
 
 class CompiledOperation:
@@ -77,9 +63,7 @@ class CompiledOperation:
         self._conditions = conditions
         self._plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
 
-    async def execute(
-        self, root_value: Any, context_value: Any, variable_values: VariableValues
-    ) -> ExecutionResult:
+    async def execute(self, root_value: Any, context_value: Any, variable_values: VariableValues) -> ExecutionResult:
         """What graphql-core's ``execute`` answers; never raises for what a resolver does.
 
         ``variable_values`` come from graphql-core's ``get_variable_values`` for this operation. In ``data``, times in
@@ -97,13 +81,15 @@ class CompiledOperation:
             data = None
         return ExecutionResult(data, errors.errors or None)
 
-    def _plan(self, variable_values: VariableValues) -> "Plan":
+    def _plan(self, variable_values: VariableValues) -> Plan:
         """The code for this combination of conditions. Raises GraphQLError if a condition is null."""
         coerced = variable_values.coerced
         key = tuple([coerced.get(name, ...) for name in self._conditions])
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = Plan(self, _only(variable_values, self._conditions))
+            plan = self._plans[key] = Plan(
+                self.schema, self.operation, self.fragments, _only(variable_values, self._conditions)
+            )
             if len(self._plans) > MAX_PLANS:
                 self._plans.popitem(last=False)
         return plan
@@ -115,151 +101,6 @@ def _only(values: VariableValues, names: tuple[str, ...]) -> VariableValues:
         {name: values.sources[name] for name in names if name in values.sources},
         {name: values.coerced[name] for name in names if name in values.coerced},
     )
-
-
-class Plan:
-    """The operation's fields for one combination of the variables of ``@skip`` and ``@include``."""
-
-    def __init__(self, compiled: CompiledOperation, conditions: VariableValues) -> None:
-        self._compiled = compiled
-        self._conditions = conditions
-        self.fields: dict[int, FieldPlan] = {}
-        """By the identity of the list of their nodes, which is what graphql-core passes around."""
-        schema, operation = compiled.schema, compiled.operation
-        root = cast("GraphQLObjectType", schema.get_root_type(operation.operation))
-        grouped = collect_fields(schema, compiled.fragments, conditions, root, operation).grouped_field_set
-        fields = self._planned(root, grouped)
-        self._root = root
-        self._serial = grouped if operation.operation is OperationType.MUTATION else None
-        self._run = None if self._serial is not None else object_function(root, fields)
-
-    def start(self, root_value: Any, execution: "_Execution") -> Any:
-        """The data, or an awaitable of it. Raises GraphQLError if a non-null root field is null."""
-        if self._run is not None:
-            return self._run(root_value, None, execution)
-        return execution.execute_fields_serially(
-            self._root, root_value, None, cast("GroupedFieldSet", self._serial), None
-        )
-
-    def collect(self, type_: GraphQLObjectType, details: FieldDetailsList) -> "list[FieldPlan]":
-        """The fields that ``details`` select of ``type_``. Raises GraphQLError if a condition is null."""
-        compiled = self._compiled
-        collected = collect_subfields(
-            compiled.schema, compiled.fragments, self._conditions, compiled.operation, type_, details
-        )
-        return self._planned(type_, collected.grouped_field_set)
-
-    def _planned(self, type_: GraphQLObjectType, grouped: GroupedFieldSet) -> "list[FieldPlan]":
-        schema = self._compiled.schema
-        planned = []
-        for key, details in grouped.items():
-            definition = schema.get_field(type_, details[0].node.name.value)
-            field = FieldPlan(self, key, type_, cast("GraphQLField", definition), details)
-            self.fields[id(details)] = field
-            planned.append(field)
-        return planned
-
-
-class FieldPlan:
-    """A field of an object's selection, and the code for what it selects in turn, made when first needed."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        key: str,
-        parent: GraphQLObjectType,
-        definition: GraphQLField,
-        details: FieldDetailsList,
-    ) -> None:
-        self.key = key
-        self.parent = parent
-        self.definition = definition
-        self.details = details
-        self.nodes: list[FieldNode] = [detail.node for detail in details]
-        self.arguments = _constant_arguments(definition, self.nodes[0])
-        self.object_type, self.item_type = _object_and_item(definition.type)
-        self.classes = PlainClasses(self.object_type) if self.object_type else None
-        self.run: Run = self._first_run
-        """Answers a value of ``object_type``."""
-        self._plan = plan
-        self._selections: dict[GraphQLObjectType, list[FieldPlan]] = {}
-        self._runs: dict[GraphQLObjectType, Run] = {}
-        self._rows: dict[type, Rows | None] = {}
-        self._looks = 0
-
-    def run_of(self, type_: GraphQLObjectType) -> Run:
-        """The code for an object of that type. Raises GraphQLError if a condition of its selection is null."""
-        run = self._runs.get(type_)
-        if run is None:
-            run = self._runs[type_] = object_function(type_, self._fields(type_))
-        return run
-
-    def rows_plan(self) -> "list[FieldPlan]":
-        """The fields of ``object_type`` that are selected. Raises GraphQLError if a condition is null."""
-        return self._fields(cast("GraphQLObjectType", self.object_type))
-
-    def plain_rows(self, rows: list[Any]) -> list[Any] | None:
-        """The answer for a list whose rows are all plain; None if one is not."""
-        class_ = type(rows[0])
-        made = self._rows[class_] if class_ in self._rows else self._look(rows)
-        answer = _plain(made, rows)
-        if answer is None and made is not None and not made.complete:
-            answer = _plain(self._look(rows), rows)
-        return answer
-
-    def _look(self, rows: list[Any]) -> Rows | None:
-        if self._looks == MAX_LOOKS:
-            return None
-        self._looks += 1
-        made = self._rows[type(rows[0])] = rows_function(self, rows)
-        return made
-
-    def _fields(self, type_: GraphQLObjectType) -> "list[FieldPlan]":
-        fields = self._selections.get(type_)
-        if fields is None:
-            fields = self._selections[type_] = self._plan.collect(type_, self.details)
-        return fields
-
-    def _first_run(self, source: Any, path: Any, execution: Any) -> Any:
-        self.run = self.run_of(cast("GraphQLObjectType", self.object_type))
-        return self.run(source, path, execution)
-
-
-def _plain(made: Rows | None, rows: list[Any]) -> list[Any] | None:
-    if made is None:
-        return None
-    try:
-        answer = made.answer(rows)
-    except Exception:  # noqa: BLE001 - a missing member: told in its place, when the rows are read again
-        return None
-    return answer if len(answer) == len(rows) else None
-
-
-def _object_and_item(type_: Any) -> tuple[GraphQLObjectType | None, GraphQLOutputType | None]:
-    """The object type that a field's values are of, if it is one, and the type of its innermost list's items."""
-    item = None
-    nullable, _ = unwrapped(type_)
-    while isinstance(nullable, GraphQLList):
-        item = nullable.of_type
-        nullable, _ = unwrapped(item)
-    return (nullable if isinstance(nullable, GraphQLObjectType) else None), item
-
-
-def _constant_arguments(definition: GraphQLField, node: FieldNode) -> dict[str, Any] | None:
-    """The arguments of a field, if they are the same each time and no resolver can change them; else None."""
-    if not definition.args and not node.arguments:
-        return {}
-    if _variables_of(node.arguments):
-        return None
-    try:
-        arguments = get_argument_values(definition, node)
-    except Exception:  # noqa: BLE001 - told when the field is executed
-        return None
-    return arguments if _immutable(arguments) else None
-
-
-def _immutable(arguments: dict[str, Any]) -> bool:
-    return all(isinstance(value, _IMMUTABLE) for value in arguments.values())
 
 
 class _Execution(Executor[None]):
@@ -292,10 +133,11 @@ class _Execution(Executor[None]):
             self.async_helpers,
         )
         self._arguments: dict[FieldPlan, dict[str, Any]] = {}
+        self._keywords: dict[FieldPlan, dict[str, Any]] = {}
 
     # --- what the generated code calls; a path is a Path, or a plain tuple in its shape ------------------------------
 
-    def info(self, field: FieldPlan, path: Any) -> GraphQLResolveInfo:
+    def info(self, field: FieldPlan, path: Any) -> GraphQLResolveInfo[Any]:
         """The resolve info of a field at ``path``, or of the field whose list has an item there."""
         while type(path[1]) is int:
             path = path[0]
@@ -308,11 +150,24 @@ class _Execution(Executor[None]):
         arguments = self._arguments.get(field)
         if arguments is None:
             arguments = get_argument_values(field.definition, field.nodes[0], self.variable_values)
-            if _immutable(arguments):
+            if immutable(arguments):
                 self._arguments[field] = arguments
         return arguments
 
-    def finish(self, field: FieldPlan, path: Any, value: Any, info: GraphQLResolveInfo | None = None) -> Any:
+    def keywords(self, field: FieldPlan, info: GraphQLResolveInfo[Any]) -> dict[str, Any] | None:
+        """What a direct resolver takes; None if Strawberry's own wrapper is to tell what is wrong with it."""
+        keywords = self._keywords.get(field)
+        if keywords is None:
+            arguments = self.arguments(field) if field.arguments is None else field.arguments
+            try:
+                keywords = cast("Direct", field.direct).convert(arguments, info)
+            except Exception:  # noqa: BLE001 - the wrapper raises it again, sooner or later as it does
+                return None
+            if immutable(keywords):
+                self._keywords[field] = keywords
+        return keywords
+
+    def complete(self, field: FieldPlan, path: Any, value: Any, info: GraphQLResolveInfo[Any] | None = None) -> Any:
         """Complete what a field's resolver returned, or a coroutine that will. Raises what `fail` is to handle."""
         info = info or self.info(field, path)
         path = _path(path)
@@ -360,7 +215,7 @@ class _Execution(Executor[None]):
         waiting: dict[int, Any] = {}
         index = -1
         try:
-            for index, item in enumerate(items):  # noqa: B007 - where it stopped
+            for index, item in enumerate(items):
                 if type(item) in classes or classes.admits(item):
                     item_path = (path, index, None)
                     try:
@@ -368,7 +223,8 @@ class _Execution(Executor[None]):
                         if type(value) is CoroutineType:
                             value = waiting[index] = self._guard(item_type, field.details, item_path, value)
                     except Exception as error:  # noqa: BLE001 - becomes a located error of the answer
-                        value = self.handle_field_error(error, item_type, field.details, _path(item_path))
+                        self.handle_field_error(error, item_type, field.details, _path(item_path))
+                        value = None
                     answer.append(value)
                 elif self._odd_item(field, path, index, item, answer):
                     waiting[index] = answer[index]
@@ -395,7 +251,7 @@ class _Execution(Executor[None]):
         self,
         item_type: GraphQLOutputType,
         field_details_list: FieldDetailsList,
-        info: GraphQLResolveInfo,
+        info: GraphQLResolveInfo[Any],
         path: Path,
         items: Any,
         position_context: None,
@@ -404,9 +260,7 @@ class _Execution(Executor[None]):
         field = self.plan.fields[id(field_details_list)]
         if type(items) is list and item_type is field.item_type and field.object_type is not None:
             return self.rows(field, path, items)
-        return super().complete_iterable_value(
-            item_type, field_details_list, info, path, items, position_context
-        )
+        return super().complete_iterable_value(item_type, field_details_list, info, path, items, position_context)
 
     def collect_and_execute_subfields(
         self,
@@ -443,9 +297,7 @@ def compile_operation(
         return None
     if schema.get_root_type(operations[0].operation) is None:
         return None
-    fragments = {
-        node.name.value: node for node in document.definitions if isinstance(node, FragmentDefinitionNode)
-    }
+    fragments = {node.name.value: node for node in document.definitions if isinstance(node, FragmentDefinitionNode)}
     seen = _Seen()
     for node in (operations[0], *fragments.values()):
         visit(node, seen)
@@ -469,22 +321,4 @@ class _Seen(Visitor):
     def enter_directive(self, node: DirectiveNode, *_: Any) -> None:
         """Conditions are ours, other directives are not."""
         self.foreign |= node.name.value not in _CONDITIONS
-        self.conditions |= _variables_of(node.arguments)
-
-
-def _variables_of(nodes: Sequence[Any] | None) -> set[str]:
-    """The names of the variables in these nodes, however deep."""
-    found = _Variables()
-    for node in nodes or ():
-        visit(node, found)
-    return found.names
-
-
-class _Variables(Visitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def enter_variable(self, node: VariableNode, *_: Any) -> None:
-        """Note its name."""
-        self.names.add(node.name.value)
+        self.conditions |= variables_of(node.arguments)

@@ -26,7 +26,6 @@ from graphql import (
     GraphQLList,
     GraphQLNonNull,
     GraphQLObjectType,
-    GraphQLScalarType,
     GraphQLSchema,
     GraphQLUnionType,
     execute,
@@ -101,9 +100,7 @@ class _Writer:
             short = kind == "query" and name is None and not declared
             head = "" if short else f"{kind} {name or ''}{f'({declared})' if declared else ''} "
             texts.append(head + selection)
-        texts += [
-            f"fragment {name} on {type_} {selection}" for name, (type_, selection) in self.fragments.items()
-        ]
+        texts += [f"fragment {name} on {type_} {selection}" for name, (type_, selection) in self.fragments.items()]
         self.random.shuffle(texts)
         name = self.random.choice(list(operations))
         values: dict[str, Any] = {}
@@ -132,7 +129,7 @@ class _Writer:
             if chance < 0.1 or not fields:
                 parts.append(self._typename())
             if chance < 0.75 and fields:
-                parts.append(self._field(type_, *self.random.choice(fields), depth))
+                parts.append(self._field(type_, self.random.choice(fields), depth))
             elif depth < MAX_DEPTH and self.budget > 0:
                 parts.append(self._fragment(type_, depth))
         parts = [part for part in parts if part]
@@ -141,7 +138,8 @@ class _Writer:
     def _typename(self) -> str:
         return self.random.choice(("__typename", "kindOf: __typename")) + self._conditions()
 
-    def _field(self, parent: Any, name: str, field: GraphQLField, depth: int) -> str:
+    def _field(self, parent: Any, choice: tuple[str, GraphQLField], depth: int) -> str:
+        name, field = choice
         named = field.type
         while hasattr(named, "of_type"):
             named = named.of_type
@@ -298,8 +296,8 @@ def _is_leaf(type_: Any) -> bool:
 
 
 def write_case(schema: GraphQLSchema, random: Random) -> Case:
-    """A valid document over ``schema``: aliases, merged fields, fragments on objects, interfaces and unions, conditions,
-    arguments and variables with defaults, and several operations.
+    """A valid document over ``schema``: aliases, merged fields, fragments on objects, interfaces and unions,
+    conditions, arguments and variables with defaults, and several operations.
     """
     return _Writer(schema, random).document()
 
@@ -339,14 +337,14 @@ async def compare(schema: GraphQLSchema, case: Case, make_context: Callable[[int
         raise Difference(f"bad case: {variables}\n{case}")
     failed = 0
     for seed in seeds:
-        expected = execute(
+        pending: Any = execute(
             schema,
             document,
             context_value=make_context(seed),
             variable_values=case.variables,
             operation_name=case.operation_name,
         )
-        expected = await expected if is_awaitable(expected) else expected
+        expected: ExecutionResult = await pending if is_awaitable(pending) else pending
         await _quiet()
         got = await compiled.execute(None, make_context(seed), variables)
         await _quiet()

@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002 - arguments that resolvers need not look at
 """A schema with every kind of field that the compiled executor must get right, and worlds of data for it.
 
 A world is built from a seed and holds rows as NamedTuples, dicts and objects with properties, with nulls where none may
@@ -17,7 +18,7 @@ from strawberry.dataloader import DataLoader
 from strawberry.scalars import JSON
 from strawberry.schema.config import StrawberryConfig
 
-from schema.codegen import InstancesOf, member
+from schema.plain import InstancesOf, member
 from schema.scalars import SCALARS
 
 
@@ -199,7 +200,7 @@ class World:
             self._odd("p1"), self._odd("Ada"), self._odd(self._random.randrange(90), nullable=True), self._odd(best)
         )
 
-    def _thing(self, depth: int = 0) -> Any:
+    def _thing(self) -> Any:
         random, odd = self._random, self._odd
         now = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=random.randrange(10**12))
         east = now.astimezone(timezone(timedelta(hours=2)))
@@ -265,10 +266,10 @@ class Person(Node, Named):
         return Later(right, 1) if world.seed % 3 == 0 else right
 
     @strawberry.field
-    async def things(self: PersonRow, info: Info, first: int = 2, kind: Kind | None = None) -> "list[Thing]":  # type: ignore[misc]
+    async def things(self: PersonRow, info: Info, first: int = 2, kind: Kind | None = None) -> "list[Thing]":
         """Rows without a page."""
         await asyncio.sleep(0)
-        return info.context.things[:first]  # type: ignore[return-value]
+        return info.context.things[:first]
 
 
 @strawberry.input
@@ -305,23 +306,23 @@ class Thing(Node, Named):
     mates: list[Person] | None
 
     @strawberry.field
-    def shout(self: ThingRow) -> str:  # type: ignore[misc]
+    def shout(self: ThingRow) -> str:
         """Of its source alone."""
         return self.name.upper()  # type: ignore[no-any-return]
 
     @strawberry.field
-    async def whisper(self: ThingRow) -> str | None:  # type: ignore[misc]
+    async def whisper(self: ThingRow) -> str | None:
         """Of its source alone, later."""
         await asyncio.sleep(0)
         return self.name.lower()  # type: ignore[no-any-return]
 
     @strawberry.field
-    async def loaded(self: ThingRow, info: Info) -> Person:  # type: ignore[misc]
+    async def loaded(self: ThingRow, info: Info) -> Person:
         """Batched over the things of a list."""
         return await info.context.loader.load(len(str(self.name)))  # type: ignore[no-any-return]
 
     @strawberry.field
-    def risky(self: ThingRow, info: Info, words: list[str] | None = None) -> str:  # type: ignore[misc]
+    def risky(self: ThingRow, info: Info, words: list[str] | None = None) -> str:
         """Raises at some places."""
         random = info.context.choice(str(info.path), words)
         if random.random() < 0.2:
@@ -331,7 +332,7 @@ class Thing(Node, Named):
         return f"{words}"
 
     @strawberry.field
-    async def slow(self: ThingRow, info: Info, turns: int = 1) -> str:  # type: ignore[misc]
+    async def slow(self: ThingRow, info: Info, turns: int = 1) -> str:
         """Raises at some places, later."""
         random = info.context.choice(str(info.path), turns)
         for _ in range(min(turns % 4, random.randrange(4))):
@@ -341,7 +342,7 @@ class Thing(Node, Named):
         return ",".join(_names(info.selected_fields))
 
     @strawberry.field
-    def perhaps(self: ThingRow, info: Info) -> str | None:  # type: ignore[misc]
+    def perhaps(self: ThingRow, info: Info) -> str | None:
         """Anything."""
         return info.context.odd("perhaps", info.context.choice(str(info.path)))  # type: ignore[no-any-return]
 
@@ -357,7 +358,7 @@ class Edge:
     node: Thing
 
     @strawberry.field
-    def cursor(self: EdgeRow) -> str:  # type: ignore[misc]
+    def cursor(self: EdgeRow) -> str:
         """Of the row and its page."""
         return f"{self.node.id}/{len(self.page.rows)}"
 
@@ -371,13 +372,13 @@ class Page:
     first_name: str | None
 
     @strawberry.field
-    async def total(self: PageRow) -> int:  # type: ignore[misc]
+    async def total(self: PageRow) -> int:
         """Counted later."""
         await asyncio.sleep(0)
         return len(self.rows)
 
     @strawberry.field(graphql_type="Page")
-    def itself(self: PageRow) -> Any:  # type: ignore[misc]
+    def itself(self: PageRow) -> Any:
         """The page again."""
         return self
 
@@ -431,8 +432,7 @@ class Query:
     def either(self, info: Info) -> Any:
         """A union; one that is not a member of it now and then."""
         world = info.context
-        items = [Empty(rank="low"), world.odd(Empty(), world.choice("either"))]
-        return items
+        return [Empty(rank="low"), world.odd(Empty(), world.choice("either"))]
 
     @strawberry.field(graphql_type=list[list[Thing]] | None)
     async def squares(self, info: Info) -> Any:

@@ -1,0 +1,209 @@
+"""The fields that an operation selects, merged as graphql-core merges them, each with the code for what it selects."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from graphql import (
+    FieldNode,
+    GraphQLField,
+    GraphQLList,
+    GraphQLObjectType,
+    GraphQLOutputType,
+    GraphQLSchema,
+    OperationDefinitionNode,
+    OperationType,
+    VariableNode,
+    Visitor,
+    visit,
+)
+from graphql.execution.collect_fields import (
+    FieldDetailsList,
+    FragmentDetails,
+    GroupedFieldSet,
+    collect_fields,
+    collect_subfields,
+)
+from graphql.execution.values import VariableValues, get_argument_values
+
+from schema.codegen import Rows, Run, object_function, rows_function
+from schema.plain import Direct, PlainClasses, direct_resolver, immutable, plain_member, unwrapped
+
+MAX_LOOKS = 8
+"""How often the code for a list is made anew, as its rows turn out to be of other classes or have fuller lists."""
+
+
+class Plan:
+    """The operation's fields for one combination of the variables of ``@skip`` and ``@include``."""
+
+    def __init__(
+        self,
+        schema: GraphQLSchema,
+        operation: OperationDefinitionNode,
+        fragments: dict[str, FragmentDetails],
+        conditions: VariableValues,
+    ) -> None:
+        """Raises GraphQLError if a condition of a root field is null."""
+        self.schema = schema
+        self._operation = operation
+        self._fragments = fragments
+        self._conditions = conditions
+        self.fields: dict[int, FieldPlan] = {}
+        """By the identity of the list of their nodes, which is what graphql-core passes around."""
+        root = cast("GraphQLObjectType", schema.get_root_type(operation.operation))
+        grouped = collect_fields(schema, fragments, conditions, root, operation).grouped_field_set
+        fields = self._planned(root, grouped)
+        self._root = root
+        self._serial = grouped if operation.operation is OperationType.MUTATION else None
+        self._run = None if self._serial is not None else object_function(root, fields)
+
+    def start(self, root_value: Any, execution: Any) -> Any:
+        """The data, or an awaitable of it. Raises GraphQLError if a non-null root field is null."""
+        if self._run is not None:
+            return self._run(root_value, None, execution)
+        return execution.execute_fields_serially(
+            self._root, root_value, None, cast("GroupedFieldSet", self._serial), None
+        )
+
+    def collect(self, type_: GraphQLObjectType, details: FieldDetailsList) -> "list[FieldPlan]":
+        """The fields that ``details`` select of ``type_``. Raises GraphQLError if a condition is null."""
+        collected = collect_subfields(self.schema, self._fragments, self._conditions, self._operation, type_, details)
+        return self._planned(type_, collected.grouped_field_set)
+
+    def _planned(self, type_: GraphQLObjectType, grouped: GroupedFieldSet) -> "list[FieldPlan]":
+        planned = []
+        for key, details in grouped.items():
+            definition = self.schema.get_field(type_, details[0].node.name.value)
+            field = FieldPlan(self, key, type_, cast("GraphQLField", definition), details)
+            self.fields[id(details)] = field
+            planned.append(field)
+        return planned
+
+
+class FieldPlan:
+    """A field of an object's selection, and the code for what it selects in turn, made when first needed."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        key: str,
+        parent: GraphQLObjectType,
+        definition: GraphQLField,
+        details: FieldDetailsList,
+    ) -> None:
+        self.key = key
+        self.parent = parent
+        self.definition = definition
+        self.details = details
+        self.nodes: list[FieldNode] = [detail.node for detail in details]
+        self.arguments = _constant_arguments(definition, self.nodes[0])
+        member = plain_member(definition)
+        self.direct = None if member is not None else direct_resolver(plan.schema, definition)
+        self.keywords = _constant_keywords(self.direct, self.arguments)
+        self.object_type, self.item_type = _object_and_item(definition.type)
+        self.classes = PlainClasses(self.object_type) if self.object_type else None
+        self.run: Run = self._first_run
+        """Answers a value of ``object_type``."""
+        self._plan = plan
+        self._selections: dict[GraphQLObjectType, list[FieldPlan]] = {}
+        self._runs: dict[GraphQLObjectType, Run] = {}
+        self._rows: dict[type, Rows | None] = {}
+        self._looks = 0
+
+    def run_of(self, type_: GraphQLObjectType) -> Run:
+        """The code for an object of that type. Raises GraphQLError if a condition of its selection is null."""
+        run = self._runs.get(type_)
+        if run is None:
+            run = self._runs[type_] = object_function(type_, self._fields(type_))
+        return run
+
+    def rows_plan(self) -> "list[FieldPlan]":
+        """The fields of ``object_type`` that are selected. Raises GraphQLError if a condition is null."""
+        return self._fields(cast("GraphQLObjectType", self.object_type))
+
+    def plain_rows(self, rows: list[Any]) -> list[Any] | None:
+        """The answer for a list whose rows are all plain; None if one is not."""
+        class_ = type(rows[0])
+        made = self._rows[class_] if class_ in self._rows else self._look(rows)
+        answer = _plain(made, rows)
+        if answer is None and made is not None and not made.complete:
+            answer = _plain(self._look(rows), rows)
+        return answer
+
+    def _look(self, rows: list[Any]) -> Rows | None:
+        if self._looks == MAX_LOOKS:
+            return None
+        self._looks += 1
+        made = self._rows[type(rows[0])] = rows_function(self, rows)
+        return made
+
+    def _fields(self, type_: GraphQLObjectType) -> "list[FieldPlan]":
+        fields = self._selections.get(type_)
+        if fields is None:
+            fields = self._selections[type_] = self._plan.collect(type_, self.details)
+        return fields
+
+    def _first_run(self, source: Any, path: Any, execution: Any) -> Any:
+        self.run = self.run_of(cast("GraphQLObjectType", self.object_type))
+        return self.run(source, path, execution)
+
+
+def _plain(made: Rows | None, rows: list[Any]) -> list[Any] | None:
+    if made is None:
+        return None
+    try:
+        answer = made.answer(rows)
+    except Exception:  # noqa: BLE001 - a missing member: told in its place, when the rows are read again
+        return None
+    return answer if len(answer) == len(rows) else None
+
+
+def _object_and_item(type_: Any) -> tuple[GraphQLObjectType | None, GraphQLOutputType | None]:
+    """The object type that a field's values are of, if it is one, and the type of its innermost list's items."""
+    item = None
+    nullable, _ = unwrapped(type_)
+    while isinstance(nullable, GraphQLList):
+        item = nullable.of_type
+        nullable, _ = unwrapped(item)
+    return (nullable if isinstance(nullable, GraphQLObjectType) else None), item
+
+
+def _constant_arguments(definition: GraphQLField, node: FieldNode) -> dict[str, Any] | None:
+    """The arguments of a field, if they are the same each time and no resolver can change them; else None."""
+    if not definition.args and not node.arguments:
+        return {}
+    if variables_of(node.arguments):
+        return None
+    try:
+        arguments = get_argument_values(definition, node)
+    except Exception:  # noqa: BLE001 - told when the field is executed
+        return None
+    return arguments if immutable(arguments) else None
+
+
+def _constant_keywords(direct: Direct | None, arguments: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What a resolver takes, if it is the same each time and the resolver cannot change it; else None."""
+    if direct is None or arguments is None:
+        return None
+    try:
+        keywords = direct.convert(arguments, None)
+    except Exception:  # noqa: BLE001 - told when the field is executed
+        return None
+    return keywords if immutable(keywords) else None
+
+
+def variables_of(nodes: Sequence[Any] | None) -> set[str]:
+    """The names of the variables in these nodes, however deep."""
+    found = _Variables()
+    for node in nodes or ():
+        visit(node, found)
+    return found.names
+
+
+class _Variables(Visitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def enter_variable(self, node: VariableNode, *_: Any) -> None:
+        """Note its name."""
+        self.names.add(node.name.value)
