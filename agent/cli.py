@@ -6,6 +6,7 @@ Mounted by the command ``bcd``.
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,15 +37,11 @@ from agent.runner import Runner
 from agent.state import StateDir
 from agent.terminal import RunLog, note, print_json, print_record, reports_errors
 
-app = typer.Typer(
-    no_args_is_help=True, help="The site agent: join a site, hold its boot lease, fetch secrets."
-)
+app = typer.Typer(no_args_is_help=True, help="The site agent: join a site, hold its boot lease, fetch secrets.")
 secret_app = typer.Typer(no_args_is_help=True, help="Secrets that the site was granted.")
 app.add_typer(secret_app, name="secret")
 
-StateOption = Annotated[
-    Path, typer.Option("--state-dir", help="The agent's folder, mode 0700.", file_okay=False)
-]
+StateOption = Annotated[Path, typer.Option("--state-dir", help="The agent's folder, mode 0700.", file_okay=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON for scripts.")]
 
 
@@ -91,13 +88,9 @@ def run(
     state_dir: StateOption,
     on_acquire: Annotated[
         str | None,
-        typer.Option(
-            help="Command run as holder, with BC_BOOT_EPOCH, BC_SITE_ID, BC_AGENT_ID; ended with the lease."
-        ),
+        typer.Option(help="Command run as holder, with BC_BOOT_EPOCH, BC_SITE_ID, BC_AGENT_ID; ended with the lease."),
     ] = None,
-    on_release: Annotated[
-        str | None, typer.Option(help="Command run when this agent ceased to be holder.")
-    ] = None,
+    on_release: Annotated[str | None, typer.Option(help="Command run when this agent ceased to be holder.")] = None,
     hook_timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds that --on-release may take; then it is killed.")
     ] = 30.0,
@@ -109,7 +102,7 @@ def run(
     """
     state = StateDir.open(state_dir)
     log = RunLog(as_json=json_logs)
-    with state.alone("run"):
+    with state.alone("run"), log:
         runner = Runner(
             state,
             SystemClock(),
@@ -117,8 +110,16 @@ def run(
             on_release=hooks.parse(on_release),
             hook_timeout_seconds=hook_timeout,
             log=log,
+            show=log.show,
         )
-        asyncio.run(runner.run())
+        asyncio.run(_run_until_signalled(runner))
+
+
+async def _run_until_signalled(runner: Runner) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, runner.stop)
+    await runner.run()
 
 
 @app.command()
@@ -207,9 +208,7 @@ def secret_get(
     sealed = understood(SealedSecret, asyncio.run(_call(state, READ_SECRET, body)))
     if sealed.reference != reference or version not in (None, sealed.version):
         raise CommandError("The broker answered with another secret than the one asked for.")
-    value = keys.open(
-        sealed.sealed, agent_id=enrolment.agent_id, reference=sealed.reference, version=sealed.version
-    )
+    value = keys.open(sealed.sealed, agent_id=enrolment.agent_id, reference=sealed.reference, version=sealed.version)
     try:
         write_private(out, value)
     except OSError as error:
@@ -245,9 +244,7 @@ async def _rotate(state: StateDir) -> str:
     async with new_http(profile.server) as http:
         client = AgentClient(state, http, SystemClock(), _skew(state))
         try:
-            await client.call(
-                SELF, {}
-            )  # corrects the client's idea of the server's clock, which dates the proof
+            await client.call(SELF, {})  # corrects the client's idea of the server's clock, which dates the proof
             proof = keys.rotation_proof(enrolment.agent_id, client.server_time.now())
             await client.call(ROTATE_KEY, {"newPublicKey": public_jwk(promoted.signing), "proof": proof})
             state.save_keys(promoted)

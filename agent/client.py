@@ -1,5 +1,7 @@
 """The agent's requests: each signed anew, and tried again when a clock or a rotated key was to blame."""
 
+import functools
+import ssl
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
@@ -83,15 +85,19 @@ def understood(kind: type[_Answer], body: Mapping[str, Any]) -> _Answer:
         return kind.model_validate(body)
     except ValidationError as error:
         fields = ", ".join(".".join(map(str, fault["loc"])) for fault in error.errors(include_input=False))
-        raise CommandError(
-            f"The server's answer was not understood ({fields}). Is it of another version?"
-        ) from None
+        raise CommandError(f"The server's answer was not understood ({fields}). Is it of another version?") from None
+
+
+@functools.cache
+def _trust() -> ssl.SSLContext:
+    """The trusted certificates, read once: SSL_CERT_FILE or SSL_CERT_DIR where set."""
+    return httpx.create_ssl_context()
 
 
 def new_http(server: str) -> httpx.AsyncClient:
     """A client for ``server``. The caller closes it."""
     return httpx.AsyncClient(
-        base_url=server, timeout=TIMEOUT_SECONDS, headers={"user-agent": USER_AGENT}, follow_redirects=False
+        base_url=server, verify=_trust(), timeout=TIMEOUT_SECONDS, headers={"user-agent": USER_AGENT}
     )
 
 
@@ -127,9 +133,7 @@ class AgentClient:
         try:
             return await self._once(path, body)
         except RefusedError as refusal:
-            if refusal.code != "UNAUTHENTICATED" or not (
-                self._resync(refusal, sent_at) | self._reload_keys()
-            ):
+            if refusal.code != "UNAUTHENTICATED" or not (self._resync(refusal, sent_at) | self._reload_keys()):
                 raise
         return await self._once(path, body)
 
@@ -144,10 +148,7 @@ class AgentClient:
 
     def _resync(self, refusal: RefusedError, sent_at: float) -> bool:
         """Whether the refusal's Date shows that the token was dated wrongly; the clock is corrected then."""
-        if (
-            refusal.server_time is None
-            or abs(refusal.server_time - self.server_time.now()) < _RESYNC_FROM_SECONDS
-        ):
+        if refusal.server_time is None or abs(refusal.server_time - self.server_time.now()) < _RESYNC_FROM_SECONDS:
             return False
         self.server_time.observe(refusal.server_time, sent_at=sent_at, received_at=self._clock.elapsed())
         return True

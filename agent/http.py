@@ -76,6 +76,8 @@ def decode(response: httpx.Response) -> dict[str, Any]:
     The body of an answer is never quoted in a CommandError: a misrouted one may be of anyone.
     """
     document = _document(response)
+    if document is not None and isinstance(document.get("errors"), list):
+        raise _graphql_refusal(document["errors"])
     if response.is_success and document is not None:
         return document
     if document is not None and isinstance(document.get("code"), str):
@@ -92,6 +94,14 @@ def decode(response: httpx.Response) -> dict[str, Any]:
         f"HTTP {response.status_code} from {response.url.host} is not of this API: is the address right?",
         Exit.UNAVAILABLE if busy else Exit.UNEXPECTED,
     )
+
+
+def _graphql_refusal(errors: list[Any]) -> CommandError:
+    """Build the refusal in the first of a GraphQL answer's errors."""
+    try:
+        return RefusedError(str(errors[0]["extensions"]["code"]), str(errors[0]["message"]))
+    except (LookupError, TypeError):
+        return CommandError("The server answered with an error without a code.")
 
 
 def _document(response: httpx.Response) -> dict[str, Any] | None:

@@ -81,9 +81,7 @@ async def join(
         profile = Profile(server=server, name=name or (profile.name if profile else default_name))
         state.save_profile(profile)
         enrolment, skew_seconds = await _enrol(profile, keys, token, clock)
-        state.save_profile(
-            profile.model_copy(update={"enrolment": enrolment, "clock_skew_seconds": skew_seconds})
-        )
+        state.save_profile(profile.model_copy(update={"enrolment": enrolment, "clock_skew_seconds": skew_seconds}))
         return enrolment
 
 

@@ -145,9 +145,7 @@ class AgentKeys:
         if not isinstance(key, X25519PrivateKey):
             raise CommandError("The agent's key file is damaged.")
         try:
-            return _SUITE.decrypt(
-                urlsafe_b64decode(sealed.encode()), key, info=binding(agent_id, reference, version)
-            )
+            return _SUITE.decrypt(urlsafe_b64decode(sealed.encode()), key, info=binding(agent_id, reference, version))
         except (InvalidTag, ValueError, binascii.Error):
             raise CommandError("The sealed secret is not for this agent, reference and version.") from None
 

@@ -20,9 +20,7 @@ from agent.terminal import note, print_json, print_record, print_table
 
 token_app = typer.Typer(no_args_is_help=True, help="Site tokens: mint, list, revoke.")
 sites_app = typer.Typer(no_args_is_help=True, help="Sites: list, get, create, update, delete.")
-secret_app = typer.Typer(
-    no_args_is_help=True, help="Secrets: put, list, and grant to sites. Values are write-only."
-)
+secret_app = typer.Typer(no_args_is_help=True, help="Secrets: put, list, and grant to sites. Values are write-only.")
 agents_app = typer.Typer(no_args_is_help=True, help="Site agents: list, get, revoke.")
 
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON for scripts.")]
@@ -83,7 +81,7 @@ def list_sites(
 @operator_command(sites_app, "get")
 def get_site(session: Session, *, site_id: SiteArgument, as_json: JsonOption = False) -> None:
     """Show one site."""
-    _show(session.call("sites/get", {"siteId": site_id}), as_json=as_json)
+    _show(session.read("sites/get", {"siteId": site_id}), as_json=as_json)
 
 
 @operator_command(sites_app, "create")
@@ -131,7 +129,7 @@ def update_site(
         "dedicatedTo": dedicated_to,
         "expectedRevision": expected_revision,
     }
-    _show(session.call("sites/update", body), as_json=as_json)
+    _show(session.change("sites/update", body), as_json=as_json)
 
 
 @operator_command(sites_app, "delete")
@@ -144,7 +142,7 @@ def delete_site(
 ) -> None:
     """Delete a site: its tokens and its boot lease end at once."""
     body = {"siteId": site_id, "expectedRevision": expected_revision}
-    _show(session.call("sites/delete", body), as_json=as_json)
+    _show(session.change("sites/delete", body), as_json=as_json)
 
 
 # --- site tokens --------------------------------------------------------------------------------------------
@@ -203,9 +201,7 @@ def list_tokens(
     session: Session,
     *,
     site: SomeSiteOption = None,
-    state: Annotated[
-        list[str] | None, typer.Option(help="active, exhausted, expired or revoked; repeatable.")
-    ] = None,
+    state: Annotated[list[str] | None, typer.Option(help="active, exhausted, expired or revoked; repeatable.")] = None,
     first: FirstOption = 50,
     after: AfterOption = None,
     every: AllOption = False,
@@ -229,7 +225,7 @@ def revoke_token(
 ) -> None:
     """Revoke a site token at once. Agents that have enrolled with it stay, unless --revoke-agents."""
     body = {"siteId": site, "tokenId": token_id, "revokeAgents": revoke_agents or None}
-    _show(session.call("siteTokens/revoke", body), as_json=as_json)
+    _show(session.change("siteTokens/revoke", body), as_json=as_json)
 
 
 # --- secrets ------------------------------------------------------------------------------------------------
@@ -301,7 +297,7 @@ def grant_secret(
     session: Session, *, reference: _ReferenceArgument, site: SiteOption, as_json: JsonOption = False
 ) -> None:
     """Let the holder of a site's boot lease fetch a secret."""
-    _show(session.call("secrets/grant", {"reference": reference, "siteId": site}), as_json=as_json)
+    _show(session.change("secrets/grant", {"reference": reference, "siteId": site}), as_json=as_json)
 
 
 @operator_command(secret_app, "revoke-grant")
@@ -309,7 +305,7 @@ def revoke_grant(
     session: Session, *, reference: _ReferenceArgument, site: SiteOption, as_json: JsonOption = False
 ) -> None:
     """Take a grant back. What was handed over stays handed over: put a new version."""
-    _show(session.call("secrets/revokeGrant", {"reference": reference, "siteId": site}), as_json=as_json)
+    _show(session.change("secrets/revokeGrant", {"reference": reference, "siteId": site}), as_json=as_json)
 
 
 @operator_command(secret_app, "grants")
@@ -351,13 +347,13 @@ _AgentArgument = Annotated[str, typer.Argument(metavar="AGENT_ID", help="agt_...
 @operator_command(agents_app, "get")
 def get_agent(session: Session, *, agent_id: _AgentArgument, as_json: JsonOption = False) -> None:
     """Show one agent."""
-    _show(session.call("siteAgents/get", {"agentId": agent_id}), as_json=as_json)
+    _show(session.read("siteAgents/get", {"agentId": agent_id}), as_json=as_json)
 
 
 @operator_command(agents_app, "revoke")
 def revoke_agent(session: Session, *, agent_id: _AgentArgument, as_json: JsonOption = False) -> None:
     """Revoke an agent: it loses its boot lease at once, for good."""
-    _show(session.call("siteAgents/revoke", {"agentId": agent_id}), as_json=as_json)
+    _show(session.change("siteAgents/revoke", {"agentId": agent_id}), as_json=as_json)
 
 
 # --- what they share ----------------------------------------------------------------------------------------
@@ -420,7 +416,7 @@ def _once(session: Session, method: str, body: Mapping[str, Any], key: str | Non
     """Call a mutation under an idempotency key, which is told if it is unclear whether it was done."""
     key = key or str(uuid.uuid4())
     try:
-        return session.call(method, {**body, "idempotencyKey": key})
+        return session.change(method, {**body, "idempotencyKey": key})
     except CommandError as error:
         if error.exit_code == Exit.UNAVAILABLE:
             note(f"If it is unclear whether it was done, repeat with --idempotency-key {key}", "yellow")

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import signal
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -20,13 +19,12 @@ not.
 """
 
 RELEASE_TIMEOUT_SECONDS = 3.0
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 Log = Callable[..., None]
 
 
 class Runner:
-    """One agent at work in its state dir."""
+    """One agent at work in its state dir. ``log`` gets each event with its facts, ``show`` each new status."""
 
     def __init__(
         self,
@@ -37,7 +35,9 @@ class Runner:
         on_release: list[str] | None,
         hook_timeout_seconds: float,
         log: Log,
+        show: Callable[[Status], None] = lambda _: None,
     ) -> None:
+        self._show = show
         self._state = state
         self._clock = clock
         self._log = log
@@ -66,10 +66,10 @@ class Runner:
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
-        """Work until SIGTERM, SIGINT or SIGHUP; then run on-release, and only then give the lease back.
+        """Work until ``stop``; then run on-release, and only then give the lease back.
 
         The lease is renewed while on-release runs, so that no other agent begins before this one has ended.
-        A second signal ends the hook at once.
+        Cancelled, it does neither, as if it had been killed.
         """
         self._log(
             "started",
@@ -78,9 +78,6 @@ class Runner:
             server=self._profile.server,
         )
         self._publish("starting")
-        loop = asyncio.get_running_loop()
-        for number in _STOP_SIGNALS:
-            loop.add_signal_handler(number, self._signalled)
         async with self._http:
             hooks = asyncio.create_task(self._hooks.run())
             contend, watch = asyncio.create_task(self._contend()), asyncio.create_task(self._watch())
@@ -96,14 +93,13 @@ class Runner:
                     task.cancel()
                 results = await asyncio.gather(*tasks, return_exceptions=True)
                 self._publish("stopped")
-                for number in _STOP_SIGNALS:
-                    loop.remove_signal_handler(number)
             for result in results:  # a worker that broke must not pass for an orderly end
                 if isinstance(result, Exception):
                     raise result
         self._log("stopped")
 
-    def _signalled(self) -> None:
+    def stop(self) -> None:
+        """Ask ``run`` to end in order. Asked again, it does not wait for on-release."""
         if self._stop.is_set():
             self._hooks.hurry()
         self._stop.set()
@@ -126,6 +122,7 @@ class Runner:
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT_SECONDS):
                 await self._client.call(RELEASE, {"epoch": epoch})
+            self._publish("stopping", holder_agent_id=None, expires_at=None)
             self._log("lease released", epoch=epoch)
         except (CommandError, TimeoutError) as error:
             self._log("lease not released, it will expire", epoch=epoch, error=str(error) or "timed out")
@@ -225,14 +222,13 @@ class Runner:
         holding = self._lease.epoch
         self._status = self._status.model_copy(
             update={
-                "phase": "stopping"
-                if self._stop.is_set() and phase not in ("stopping", "stopped")
-                else phase,
+                "phase": "stopping" if self._stop.is_set() and phase not in ("stopping", "stopped") else phase,
                 "epoch": holding,
                 "deadline_elapsed": self._lease.deadline if holding is not None else None,
                 **changes,
             }
         )
+        self._show(self._status)
         with contextlib.suppress(CommandError):  # a full disk must not cost the lease
             self._state.save_status(self._status)
 
@@ -245,6 +241,4 @@ def _phase_after(refusal: RefusedError) -> Phase:
 
 def _final(refusal: RefusedError) -> bool:
     """Whether the server has said that this agent may hold nothing: unknown, revoked, or its site deleted."""
-    return refusal.exit_code in (Exit.UNAUTHENTICATED, Exit.DENIED, Exit.NOT_FOUND) or (
-        refusal.code == "INVALID_STATE"
-    )
+    return refusal.exit_code in (Exit.UNAUTHENTICATED, Exit.DENIED, Exit.NOT_FOUND) or (refusal.code == "INVALID_STATE")

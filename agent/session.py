@@ -51,23 +51,24 @@ class Session:
             raise unreachable(error) from None
         return decode(response)
 
-    def call(self, method: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Call ``resource/method`` of the API for the session's tenant."""
-        return self.post(f"/api/compute/{method}", {"tenantId": self.tenant(), **body})
+    def change(self, method: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Call ``resource/method``, which changes something of the session's tenant."""
+        return self.post(f"/api/compute/{method}", {"tenantId": self._tenant or self._own_tenant(), **body})
 
-    def tenant(self) -> str:
-        """The tenant that was chosen, else the caller's own, which the server knows."""
-        if self._tenant is None:
-            answer = self.post("/graphql", {"query": "{ viewer { tenantId } }"})
-            try:
-                self._tenant = str(answer["data"]["viewer"]["tenantId"])
-            except (KeyError, TypeError):
-                raise _graphql_error(answer) from None
-        return self._tenant
+    def read(self, method: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Call ``resource/method``, which reads; without a tenant the server takes the caller's own."""
+        return self.post(f"/api/compute/{method}", {"tenantId": self._tenant, **body})
+
+    def _own_tenant(self) -> str:
+        answer = self.post("/graphql", {"query": "{ viewer { tenantId } }"})
+        try:
+            return str(answer["data"]["viewer"]["tenantId"])
+        except (KeyError, TypeError):
+            raise CommandError("The server does not say whose tenant this is: give --tenant.") from None
 
     def page(self, method: str, body: Mapping[str, Any], *, first: int, after: str | None) -> dict[str, Any]:
         """One page: ``{"items": [...], "nextCursor": ...}``."""
-        return self.call(method, {**body, "first": first, "after": after})
+        return self.read(method, {**body, "first": first, "after": after})
 
     def pages(self, method: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Every item of a list, page after page, as they arrive."""
@@ -78,15 +79,6 @@ class Session:
             after = page.get("nextCursor")
             if after is None:
                 return
-
-
-def _graphql_error(answer: Mapping[str, Any]) -> CommandError:
-    try:
-        code = str(answer["errors"][0]["extensions"]["code"])
-    except (KeyError, IndexError, TypeError):
-        return CommandError("The server does not say which tenant the caller is of: give --tenant.")
-    exits = {"UNAUTHENTICATED": Exit.UNAUTHENTICATED, "UNAVAILABLE": Exit.UNAVAILABLE}
-    return CommandError(f"{code}: the server did not accept the caller.", exits.get(code, Exit.UNEXPECTED))
 
 
 ServerOption = Annotated[
@@ -137,9 +129,7 @@ def operator_command(
                 session.close()
 
         own = list(inspect.signature(function).parameters.values())[1:]
-        parameters = [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*own, *shared.values())
-        ]
+        parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*own, *shared.values())]
         del command.__wrapped__  # type: ignore[attr-defined]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -159,9 +149,7 @@ def _credential(credentials: Path | None, as_: str | None) -> tuple[str | None, 
     named = os.environ.get("BC_CREDENTIALS")
     path = credentials or (Path(named) if named else DEV_CREDENTIALS)
     if credentials is None and named is None and not path.exists():
-        raise CommandError(
-            "No API key: give --credentials FILE, or set BC_API_KEY_FILE or BC_API_KEY.", Exit.USAGE
-        )
+        raise CommandError("No API key: give --credentials FILE, or set BC_API_KEY_FILE or BC_API_KEY.", Exit.USAGE)
     return _named_key(path, as_)
 
 

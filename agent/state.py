@@ -33,9 +33,7 @@ _LOCK_PATIENCE_SECONDS = 1.0
 class Document(BaseModel):
     """A JSON object of the state dir or of an answer: camelCase outside, unknown members ignored, frozen."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel, validate_by_name=True, frozen=True, hide_input_in_errors=True
-    )
+    model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, frozen=True, hide_input_in_errors=True)
 
 
 class Enrolment(Document):
@@ -122,9 +120,7 @@ class StateDir:
         try:
             info = path.stat()
         except OSError as error:
-            raise CommandError(
-                f"{path}: {error.strerror}. Join first: bcd site join", Exit.CONFLICT
-            ) from None
+            raise CommandError(f"{path}: {error.strerror}. Join first: bcd site join", Exit.CONFLICT) from None
         if not stat.S_ISDIR(info.st_mode):
             raise CommandError(f"{path} is not a directory.", Exit.USAGE)
         if info.st_uid != os.geteuid():
@@ -158,14 +154,15 @@ class StateDir:
         """Everything of an enrolled agent. Raises CommandError if it has not joined."""
         profile, keys = self.profile(), self.keys()
         if profile is None or profile.enrolment is None or keys is None:
-            raise CommandError(
-                "This state dir has not joined a site. Join first: bcd site join", Exit.CONFLICT
-            )
+            raise CommandError("This state dir has not joined a site. Join first: bcd site join", Exit.CONFLICT)
         return profile, profile.enrolment, keys
 
     def status(self) -> Status | None:
-        """What the running agent, or the last one, knew."""
-        return self._document("status.json", Status)
+        """What the running agent, or the last one, knew. It is not durable: a power loss may have spoilt it."""
+        try:
+            return self._document("status.json", Status)
+        except CommandError:
+            return None
 
     def save_status(self, status: Status) -> None:
         """Publish ``status``. It need not survive a power loss: it speaks of this boot only."""

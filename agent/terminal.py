@@ -5,14 +5,16 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, Self
 
 import typer
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from agent.errors import CommandError, RefusedError
+from agent.state import Status
 
 P = ParamSpec("P")
 
@@ -89,11 +91,41 @@ def clean(text: str) -> str:
 
 
 class RunLog:
-    """The lines of ``bcd site run`` on standard output: for people, or one JSON object a line."""
+    """What ``bcd site run`` tells on standard output: lines for people, or one JSON object a line.
+
+    On a terminal the last line is the state now. Use it as a context manager.
+    """
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._console = Console(highlight=False, soft_wrap=True)
+        live = not as_json and self._console.is_terminal
+        self._live = Live(console=self._console, auto_refresh=False, transient=True) if live else None
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, status: Status) -> None:
+        """Show the state now, on a terminal."""
+        if self._live is None:
+            return
+        line = Text(status.phase, style="bold green" if status.epoch is not None else "bold yellow")
+        facts = {
+            "epoch": status.epoch,
+            "holder": status.holder_agent_id,
+            "until": status.expires_at and f"{status.expires_at:%H:%M:%S}Z",
+            "problem": status.last_error,
+        }
+        for name, value in facts.items():
+            if value is not None:
+                line.append(f"  {name} ", style="dim").append(clean(str(value)))
+        self._live.update(line, refresh=True)
 
     def __call__(self, event: str, **facts: object) -> None:
         """Write one event with its facts and the time by this host's clock."""

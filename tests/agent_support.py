@@ -47,7 +47,7 @@ class _Registry(JWSRegistry):
         return self.algorithms[name]
 
 
-class Problem(Exception):
+class ProblemError(Exception):
     def __init__(self, code: str, status: int, *, fields: list[dict[str, str]] | None = None) -> None:
         self.code, self.status, self.fields = code, status, fields
         super().__init__(code)
@@ -66,6 +66,9 @@ class Contract:
         self.clock_ahead = 0.0
         self.lose_answers = 0
         self.unavailable = False
+        self.hang = threading.Event()
+        self.hang.set()
+        self.hung = 0
         self.fail_with: tuple[str, int] | None = None
         self.tokens: dict[str, int] = {}
         self.agents: dict[str, dict[str, Any]] = {}
@@ -86,6 +89,12 @@ class Contract:
     def stamp(self, moment: float | None = None) -> str:
         return datetime.fromtimestamp(self.now() if moment is None else moment, UTC).isoformat()
 
+    def fail_if_told(self) -> None:
+        if self.unavailable:
+            raise ProblemError("UNAVAILABLE", 503)
+        if self.fail_with is not None:
+            raise ProblemError(*self.fail_with, fields=[{"path": "name", "message": "is too odd"}])
+
     def mint(self, uses: int = 1) -> str:
         token = f"bcjt_{'0' * 26}.{secrets.token_hex(16)}"
         self.tokens[token] = uses
@@ -98,7 +107,7 @@ class Contract:
         )
         if known is None:
             if self.tokens.get(body["token"], 0) < 1:
-                raise Problem(*UNAUTHENTICATED)
+                raise ProblemError(*UNAUTHENTICATED)
             self.tokens[body["token"]] -= 1
             known = {
                 "id": "agt_" + secrets.token_hex(13),
@@ -130,7 +139,7 @@ class Contract:
             agent = self.agents[header["kid"]]
             claims = self._claims(agent, token)
         except (JoseError, KeyError, ValueError, IndexError) as error:
-            raise Problem(*UNAUTHENTICATED) from error
+            raise ProblemError(*UNAUTHENTICATED) from error
         now = self.now()
         good = (
             scheme == "Bearer"
@@ -142,7 +151,7 @@ class Contract:
             and agent["id"] not in self.revoked
         )
         if not good:
-            raise Problem(*UNAUTHENTICATED)
+            raise ProblemError(*UNAUTHENTICATED)
         self._seen.add(claims["jti"])
         return agent
 
@@ -191,7 +200,7 @@ class Contract:
     def _must_hold(self, agent: dict[str, Any], epoch: int) -> None:
         self._expire()
         if self.holder != agent["id"] or self.epoch != epoch:
-            raise Problem(*CONFLICT)
+            raise ProblemError(*CONFLICT)
 
     def renew(self, agent: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
         self._must_hold(agent, body["epoch"])
@@ -217,7 +226,7 @@ class Contract:
             or self.epoch != body["epoch"]
             or (body["reference"], version) not in self.granted
         ):
-            raise Problem(*NOT_FOUND)
+            raise ProblemError(*NOT_FOUND)
         key = X25519PublicKey.from_public_bytes(base64.urlsafe_b64decode(agent["seal"]["x"] + "="))
         bound = json.dumps(
             {"agentId": agent["id"], "reference": body["reference"], "version": version},
@@ -267,10 +276,10 @@ class ContractServer:
             try:
                 body = await request.json()
                 c.requests.append((request.url.path, body))
-                if c.unavailable:
-                    raise Problem("UNAVAILABLE", 503)
-                if c.fail_with is not None:
-                    raise Problem(*c.fail_with, fields=[{"path": "name", "message": "is too odd"}])
+                if not c.hang.is_set():
+                    c.hung += 1
+                    await asyncio.to_thread(c.hang.wait)
+                c.fail_if_told()
                 if request.url.path.endswith("/enroll"):
                     assert "authorization" not in request.headers
                     good = c.enroll(body)
@@ -278,7 +287,7 @@ class ContractServer:
                     c.authorizations.append(request.headers["authorization"])
                     agent = c.authenticate(request.headers["authorization"])
                     good = agent_methods[request.url.path](agent, body)
-            except Problem as problem:
+            except ProblemError as problem:
                 document: dict[str, Any] = {"code": problem.code, "detail": problem.code.lower(), "requestId": "r1"}
                 if problem.fields:
                     document["fields"] = problem.fields

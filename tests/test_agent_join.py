@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.agent_support import SITE, Bench, open_bench, wait_for
 
 from agent.errors import CommandError
 from agent.join import read_token
 from agent.keys import AgentKeys
 from agent.state import StateDir
+from tests.agent_support import SITE, Bench, open_bench, wait_for
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_state_dir_of_another_server_is_refused(bench: Bench) -> None:
 
 
 def test_two_agents_of_one_name_are_two(bench: Bench) -> None:
-    """netbird 1376: imaged machines shared one identity because they shared a host name."""
+    """Netbird 1376: imaged machines shared one identity because they shared a host name."""
     token = bench.contract.mint(uses=2)
     ids = {json.loads(bench.join(name, token, "--name", "image").stdout)["agentId"] for name in ("a", "b")}
     assert len(ids) == 2
@@ -99,7 +99,7 @@ def test_two_agents_of_one_name_are_two(bench: Bench) -> None:
 
 @pytest.mark.parametrize("around", ["{}\n", "{}\r\n", "\ufeff{}\r\n", "  \t{}\n\n", "\u00a0{}\u2003"])
 def test_whitespace_around_a_token_is_trimmed(tmp_path: Path, around: str) -> None:
-    """kubernetes 52919: a file's final newline became part of the token."""
+    """Kubernetes 52919: a file's final newline became part of the token."""
     (tmp_path / "token").write_text(around.format("bcjt_x.y"))
     assert read_token(str(tmp_path / "token")) == "bcjt_x.y"
 
@@ -109,7 +109,7 @@ NO_TOKENS = ["a b", "a\nb", "a\u00a0b", "a\u200bb", "\u200bab", "a\x00b", "", " 
 
 @pytest.mark.parametrize("inside", NO_TOKENS)
 def test_what_cannot_be_a_token_is_refused(tmp_path: Path, inside: str) -> None:
-    """kubernetes 52919: whitespace inside, or a character that cannot be seen, is named and not sent."""
+    """Kubernetes 52919: whitespace inside, or a character that cannot be seen, is named and not sent."""
     (tmp_path / "token").write_text(inside)
     with pytest.raises(CommandError) as caught:
         read_token(str(tmp_path / "token"))
@@ -134,7 +134,7 @@ def test_token_from_standard_input(bench: Bench) -> None:
 
 
 def test_no_argument_of_any_process_holds_the_token(bench: Bench) -> None:
-    """tailscale 21084: the key was in argv, for every user of the machine to read."""
+    """Tailscale 21084: the key was in argv, for every user of the machine to read."""
     token = bench.contract.mint()
     bench.contract.unavailable = True
     token_file = bench.folder / "t"

@@ -39,7 +39,7 @@ class Server:
             self.holder, self.epoch = agent, self.epoch + 1
         else:
             return Grant(held=False, epoch=None, ttl_seconds=self.ttl, remaining_seconds=self.expires_at - now)
-        # Never earlier than was granted before: the answer that says so may be lost, and the holder goes by the old one.
+        # Never earlier than granted before: the answer that says so may be lost, and the holder goes by the old.
         self.expires_at = max(now + self.ttl, self.expires_at)
         return Grant(held=True, epoch=self.epoch, ttl_seconds=self.ttl, remaining_seconds=self.ttl)
 
@@ -128,7 +128,7 @@ class Fleet(RuleBasedStateMachine):
     def message_is_lost(self, pick: int) -> None:
         lot = self.requests if pick % 2 else self.answers
         if lot:
-            lot.pop(sorted(lot)[pick % len(lot)])  # type: ignore[attr-defined]
+            lot.pop(sorted(lot)[pick % len(lot)])
 
     @rule(index=AGENT)
     def agent_is_refused(self, index: int) -> None:
@@ -184,7 +184,7 @@ def test_deadline_counts_from_when_the_request_left() -> None:
 
 
 def test_paused_holder_is_none_when_it_wakes() -> None:
-    """kubernetes 23731: a paused leader writes on. Even the renewal that had been answered meanwhile revives nothing."""
+    """Kubernetes 23731: a paused leader writes on. A renewal that was answered meanwhile revives nothing."""
     lease = holder_of(1)
     changes = lease.answered(Request(1), held(1), sent_at=3.0, now=30.0)
     assert [(change.kind, change.epoch) for change in changes] == [("lost", 1)]

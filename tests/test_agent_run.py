@@ -1,16 +1,22 @@
 """``bcd site run`` as processes: who holds, what a killed, paused or stopped holder leaves behind, and the hooks."""
 
+import asyncio
 import json
 import os
 import shlex
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from agent.clock import SystemClock
+from agent.runner import Runner
+from agent.state import StateDir
 from tests.agent_support import SITE, Bench, open_bench, wait_for
+
+pytestmark = pytest.mark.anyio
 
 TTL = 2.0
 
@@ -61,7 +67,7 @@ def test_killed_holder_is_followed_within_ttl_and_two_seconds(pair: Bench) -> No
 
 
 def test_paused_holder_wakes_up_as_none(pair: Bench) -> None:
-    """kubernetes 23731: on waking, the clock comes first: on-release runs, and every write of the old epoch is refused."""
+    """Kubernetes 23731: on waking the clock comes first, on-release runs, and the old epoch's writes are refused."""
     first = pair.run("a", "--on-release", hook(pair, "released"))
     wait_for(lambda: holder(pair, "a", 1))
     os.kill(first.pid, signal.SIGSTOP)
@@ -204,7 +210,7 @@ def test_only_one_run_in_a_state_dir(pair: Bench) -> None:
 
 
 def test_offline_for_a_day_comes_back_without_a_new_token(pair: Bench) -> None:
-    """nomad 28555: a client that was offline longer than its lifetime could not recover."""
+    """Nomad 28555: a client that was offline longer than its lifetime could not recover."""
     first = pair.run("a")
     wait_for(lambda: holder(pair, "a"))
     first.terminate()
@@ -284,6 +290,45 @@ def test_status_command_prints_the_document(pair: Bench) -> None:
     assert pair.site("status", "--state-dir", str(pair.folder / "none")).returncode == 7
 
 
+class SuspendedHost(SystemClock):
+    """A host whose elapsed time goes on in suspend, in which the event loop's timers stand still."""
+
+    slept = 0.0
+
+    def elapsed(self) -> float:
+        return super().elapsed() + self.slept
+
+
+async def test_holder_that_was_suspended_finds_out_though_a_request_hangs(pair: Bench) -> None:
+    pair.contract.ttl = 60.0
+    clock = SuspendedHost()
+    lost: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+    held = asyncio.Event()
+
+    def log(event: str, **facts: object) -> None:
+        if event == "lease acquired":
+            held.set()
+        if event == "lease lost":
+            lost.put_nowait(facts)
+
+    runner = Runner(
+        StateDir.open(pair.state("a")), clock, on_acquire=None, on_release=None, hook_timeout_seconds=1, log=log
+    )
+    async with asyncio.timeout(10):
+        running = asyncio.create_task(runner.run())
+        await held.wait()
+        pair.contract.hang.clear()
+        try:
+            clock.slept = 21.0  # the next renewal is due, and gets no answer
+            await asyncio.to_thread(wait_for, lambda: pair.contract.hung)
+            clock.slept = 61.0
+            assert (await lost.get())["epoch"] == 1
+        finally:
+            pair.contract.hang.set()
+            runner.stop()
+            await running
+
+
 def test_deadline_of_another_boot_counts_for_nothing(pair: Bench) -> None:
     pair.run("a")
     wait_for(lambda: holder(pair, "a"))
@@ -292,6 +337,3 @@ def test_deadline_of_another_boot_counts_for_nothing(pair: Bench) -> None:
     os.kill(pair._processes[0].pid, signal.SIGSTOP)
     status_file.write_text(json.dumps(stored))
     assert not holder(pair, "a")
-
-
-assert sys.platform == "linux", "these tests read /proc"
