@@ -1,5 +1,6 @@
 """The roots of the GraphQL schema. Each field names its operation; the work is done there."""
 
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from models.audit import AuditRow
 from models.errors import not_found
 from models.feed import FeedRow
 from models.iam import FLEET, tenant_resource
+from models.ids import SITE_ID_PATTERN, TOKEN_ID_PATTERN
 from models.pages import Page
 from models.projection import view_of, widest_view
 from models.secrets import PutRow, SecretRow
@@ -92,12 +94,14 @@ class Query:
         info: Info,
         id: Annotated[ID, argument(description="The object's id.")],  # noqa: A002 - Relay's name
     ) -> SiteRow | SiteTokenRow:
-        """By the id's prefix, through the same predicates as everything else."""
+        """By the id's form, through the same predicates as everything else. No other text reaches PostgreSQL, which
+        takes no NUL.
+        """
         database, actor = info.context.services.database, info.context.actor
-        if id.startswith("site_"):
+        if re.fullmatch(SITE_ID_PATTERN, id):
             if (site := await sites.find(database, widest_view(actor), id)) is not None:
                 return site
-        elif id.startswith("jt_") and (token := await site_tokens.find_any(database, id)) is not None:
+        elif re.fullmatch(TOKEN_ID_PATTERN, id) and (token := await site_tokens.find_any(database, id)) is not None:
             view = view_of(actor, token.tenant_id)
             if view is not None and (view.site_ids is None or token.site_id in view.site_ids):
                 return token
