@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
@@ -31,9 +31,11 @@ from resolvers import openapi
 from resolvers.http import OperationEndpoint
 from resolvers.registry import OPERATIONS
 from resolvers.root import schema
+from resolvers.watch import WatchEndpoint
 from schema.context import KeyedLocks, RequestContext, Services
 from schema.engine import Engine
 from schema.graphql_http import GraphQLEndpoint
+from schema.graphql_ws import GraphQLSocketEndpoint
 from schema.http import Authenticate, problem, request_id
 from schema.limits import Limits
 from settings import Settings, SettingsError
@@ -124,8 +126,19 @@ def create_app(settings: Settings, services: Services) -> ASGIApp:
         )
         for operation in OPERATIONS
     ]
+    socket = GraphQLSocketEndpoint(
+        engine,
+        authenticate,
+        allowed_origins=settings.allowed_origins,
+        max_operations=settings.graphql_max_subscriptions,
+    )
     routes: list[BaseRoute] = [
         Route("/graphql", graphql),
+        WebSocketRoute("/graphql", socket),
+        Route(
+            "/api/compute/watch",
+            WatchEndpoint(authenticate, unavailable, timeout_seconds=settings.request_timeout_seconds),
+        ),
         *methods,
         Route("/api/openapi.json", _openapi),
         Route("/healthz", _healthz),
@@ -172,7 +185,7 @@ def _lifespan(settings: Settings, services: Services) -> Callable[[Starlette], A
             services.keyring.forget(identity_id)
             services.feed.moved()  # whoever follows asks again whether it still may
 
-        handlers = {
+        handlers: dict[str, Callable[[str], None]] = {
             IAM_CHANNEL: iam_changed,
             journal.OUTBOX_CHANNEL: relay.wake,
             journal.FEED_CHANNEL: services.feed.moved,

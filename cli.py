@@ -138,9 +138,10 @@ async def _serve(settings: Settings, listening: socket.socket, announce: Callabl
     from app import create_app, open_services
 
     logs.configure(settings)
+    services = await open_services(settings)
     server = _Server(
         uvicorn.Config(
-            create_app(settings, await open_services(settings)),
+            create_app(settings, services),
             log_config=None,
             access_log=False,
             server_header=False,
@@ -148,22 +149,29 @@ async def _serve(settings: Settings, listening: socket.socket, announce: Callabl
             timeout_graceful_shutdown=10,
         ),
         announce,
+        services.feed.close,
     )
     await server.serve(sockets=[listening])
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which says when it is ready."""
+    """uvicorn, which says when it is ready, and ends streams before it waits for the connections that hold them."""
 
-    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, announce: Callable[[], None], end_streams: Callable[[], None]) -> None:
         super().__init__(config)
         self._announce = announce
+        self._end_streams = end_streams
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then announce."""
         await super().startup(sockets)
         if self.started:
             self._announce()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the streams, then shut down."""
+        self._end_streams()
+        await super().shutdown(sockets)
 
 
 def _bind(settings: Settings) -> socket.socket:

@@ -73,6 +73,11 @@ class Settings(BaseSettings):
         description="Fields of an answer at most: leaf fields times `first`, through all levels.",
     )
 
+    graphql_max_subscriptions: int = Field(20, ge=1, description="Operations that one WebSocket may hold.")
+    allowed_origins: tuple[str, ...] = Field(
+        (), description="Origins (JSON list) whose pages may open WebSockets, beside the server's own."
+    )
+
     argon2_time_cost: int = Field(2, ge=1, le=100, description="argon2id passes (OWASP: 2).")
     argon2_memory_kib: int = Field(19_456, ge=8, le=4 * 1024**2, description="argon2id memory in KiB (OWASP: 19456).")
     argon2_parallelism: int = Field(1, ge=1, le=64, description="argon2id lanes (OWASP: 1).")

@@ -66,6 +66,7 @@ class Feed:
         self._database = database
         self._moved = asyncio.Condition()
         self._turn = 0
+        self._closed = False
         self._reads: dict[tuple[Any, ...], asyncio.Future[tuple[list[FeedRow], int]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -76,6 +77,11 @@ class Feed:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def close(self) -> None:
+        """End every follower: the server is about to stop, and would wait for them."""
+        self._closed = True
+        self.moved()
+
     async def head(self) -> int:
         """The newest position: where a follower begins that has not followed before."""
         return int((await self._database.one(_HEAD))[0])
@@ -85,7 +91,7 @@ class Feed:
 
         An empty batch tells the follower that it was woken: it checks then whether its caller may still look.
         """
-        while True:
+        while not self._closed:
             turn = self._turn
             rows, after = await self._read(tenant_id, view, after)
             yield rows

@@ -1,7 +1,5 @@
 """The HTTP door: ``POST /api/compute/{resource}/{method}`` for every registered operation."""
 
-import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -16,10 +14,10 @@ from resolvers.registry import Operation
 from resolvers.site_tokens import MintedSiteToken
 from schema.http import (
     Authenticate,
-    DisconnectedError,
+    Classify,
     HttpError,
+    answer_or_problem,
     credential,
-    problem,
     read_body,
     request_id,
     require_json,
@@ -33,7 +31,7 @@ class OperationEndpoint:
         self,
         operation: Operation[Any, Any],
         authenticate: Authenticate,
-        classify: Callable[[BaseException], ApiError | None],
+        classify: Classify,
         *,
         max_body_bytes: int,
         timeout_seconds: float,
@@ -47,38 +45,26 @@ class OperationEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         scope["state"]["operation"] = self._operation.name
-        try:
-            response = Response(await self._answer(scope, receive), media_type="application/json")
-            response.headers["cache-control"] = "no-store"
-        except HttpError as refused:
-            response = problem(refused.error, request_id(scope), refused.status, **refused.headers)
-            scope["state"]["codes"] = (refused.error.code.value,)
-        except ApiError as error:
-            response = problem(error, request_id(scope))
-            scope["state"]["codes"] = (error.code.value,)
-        except DisconnectedError:
-            return
-        await response(scope, receive, send)
+        body = await answer_or_problem(
+            scope,
+            receive,
+            send,
+            self._answer(scope, receive),
+            timeout_seconds=self._timeout_seconds,
+            classify=self._classify,
+        )
+        if body is not None:
+            response = Response(body, headers={"cache-control": "no-store"}, media_type="application/json")
+            await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> bytes:
         headers = Headers(scope=scope)
         if scope["method"] != "POST":
             raise HttpError(405, ApiError(ErrorCode.INVALID_ARGUMENT, "Use POST."), {"allow": "POST"})
         require_json(headers)
-        try:
-            async with asyncio.timeout(self._timeout_seconds):
-                context = await self._authenticate(credential(headers), request_id(scope))
-                body = await read_body(headers, receive, self._max_body_bytes)
-                return encode(await self._operation(context, self._operation.input.of_json(body)))
-        except TimeoutError:
-            raise ApiError(ErrorCode.UNAVAILABLE, "The request took too long.") from None
-        except (ApiError, HttpError, DisconnectedError):
-            raise
-        except Exception as error:
-            known = self._classify(error)
-            if known is None:
-                raise
-            raise known from None
+        context = await self._authenticate(credential(headers), request_id(scope))
+        body = await read_body(headers, receive, self._max_body_bytes)
+        return encode(await self._operation(context, self._operation.input.of_json(body)))
 
 
 def encode(answer: Any) -> bytes:

@@ -91,6 +91,10 @@ class RequestContext:
         self.services = services
         self._loaders: Loaders | None = None
 
+    def renewed(self, request_id: str) -> "RequestContext":
+        """The same caller's next request on one connection."""
+        return RequestContext(self.actor, request_id, self.services, self._credential)
+
     async def reauthenticate(self) -> Actor | None:
         """Who the credential belongs to now, or None: what lives longer than a request asks again."""
         return await self.services.keyring.by_key(self._credential)

@@ -148,11 +148,17 @@ class Engine:
         return self._answer(result, prepared.label, context)
 
     async def subscribe(
-        self, source: str, variables: Mapping[str, Any] | None, operation_name: str | None, context: RequestId
+        self,
+        source: str,
+        variables: Mapping[str, Any] | None,
+        operation_name: str | None,
+        context: RequestId,
+        *,
+        by_get: bool = False,
     ) -> Answer | AsyncIterator[Answer]:
         """The answers of a subscription as they come, or the one refusal. Any other operation has one answer."""
         try:
-            prepared, _ = self._admit(source, variables, operation_name, by_get=False)
+            prepared, _ = self._admit(source, variables, operation_name, by_get=by_get)
         except _RefusedError as refused:
             return refused.answer
         if prepared.operation.operation is not OperationType.SUBSCRIPTION:

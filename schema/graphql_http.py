@@ -1,7 +1,6 @@
 """GraphQL over HTTP (the GraphQL-over-HTTP specification): ``POST`` and ``GET /graphql``."""
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -14,17 +13,21 @@ from models.errors import HTTP_STATUS, ApiError, ErrorCode, invalid
 from schema.engine import Answer, Engine, log_unhandled
 from schema.http import (
     Authenticate,
+    Classify,
     DisconnectedError,
     HttpError,
     credential,
     error_headers,
+    in_time,
     read_body,
     request_id,
     require_json,
 )
+from schema.sse import frame, respond
 
 RESPONSE_JSON = "application/graphql-response+json"
 PLAIN_JSON = "application/json"
+EVENT_STREAM = "text/event-stream"
 HTML = "text/html"
 MAX_PARAMETERS = 16
 
@@ -36,7 +39,7 @@ class GraphQLEndpoint:
         self,
         engine: Engine,
         authenticate: Authenticate,
-        classify: Callable[[BaseException], ApiError | None],
+        classify: Classify,
         *,
         page: Callable[[], Response] | None,
         max_body_bytes: int,
@@ -56,11 +59,14 @@ class GraphQLEndpoint:
         media_type = PLAIN_JSON
         try:
             page = self._page if scope["method"] == "GET" else None
-            offers = (PLAIN_JSON, RESPONSE_JSON) if page is None else (PLAIN_JSON, RESPONSE_JSON, HTML)
+            offers = (PLAIN_JSON, RESPONSE_JSON, EVENT_STREAM, *(() if page is None else (HTML,)))
             asked = preferred(",".join(headers.getlist("accept")), offers)
             if asked == HTML and page is not None:
                 response = page()
             else:
+                if asked == EVENT_STREAM:
+                    await respond(receive, send, await self._stream(scope, headers, receive))
+                    return
                 media_type = asked or _unacceptable()
                 response = await self._answer(scope, headers, receive, media_type)
         except HttpError as refused:
@@ -83,26 +89,44 @@ class GraphQLEndpoint:
             raise HttpError(405, _error_of("Use POST, or GET for a query."), {"allow": "GET, POST"})
         if not by_get:
             require_json(headers)
-        try:
-            async with asyncio.timeout(self._timeout_seconds):
-                context = await self._authenticate(credential(headers), request_id(scope))
-                if by_get:
-                    given = _from_query(scope["query_string"])
-                else:
-                    given = _from_body(await read_body(headers, receive, self._max_body_bytes))
-                answer = await self._engine.run(*given, context, by_get=by_get)
-        except TimeoutError:
-            raise ApiError(ErrorCode.UNAVAILABLE, "The request took too long.") from None
-        except (ApiError, HttpError, DisconnectedError):
-            raise
-        except Exception as error:
-            known = self._classify(error)
-            if known is None:
-                raise
-            raise known from None
+        answer = await in_time(self._run(scope, headers, receive, by_get=by_get), self._timeout_seconds, self._classify)
         scope["state"]["operation"] = answer.operation
         scope["state"]["codes"] = answer.codes
         return _response(answer, media_type)
+
+    async def _run(self, scope: Scope, headers: Headers, receive: Receive, *, by_get: bool) -> Answer:
+        context = await self._authenticate(credential(headers), request_id(scope))
+        given = await self._given(scope, headers, receive, by_get=by_get)
+        return await self._engine.run(*given, context, by_get=by_get)
+
+    async def _stream(self, scope: Scope, headers: Headers, receive: Receive) -> AsyncIterator[bytes]:
+        """The frames of GraphQL over server-sent events, one connection an operation ("distinct connections mode")."""
+        by_get = scope["method"] == "GET"
+        if not by_get:
+            require_json(headers)
+
+        async def begin() -> Answer | AsyncIterator[Answer]:
+            context = await self._authenticate(credential(headers), request_id(scope))
+            query, variables, name = await self._given(scope, headers, receive, by_get=by_get)
+            return await self._engine.subscribe(query, variables, name, context, by_get=by_get)
+
+        return _frames(await in_time(begin(), self._timeout_seconds, self._classify))
+
+    async def _given(
+        self, scope: Scope, headers: Headers, receive: Receive, *, by_get: bool
+    ) -> tuple[str, Mapping[str, Any] | None, str | None]:
+        if by_get:
+            return _from_query(scope["query_string"])
+        return _from_body(await read_body(headers, receive, self._max_body_bytes))
+
+
+async def _frames(answers: Answer | AsyncIterator[Answer]) -> AsyncIterator[bytes]:
+    if isinstance(answers, Answer):
+        yield frame(answers.body, event="next")
+    else:
+        async for answer in answers:
+            yield frame(answer.body, event="next")
+    yield frame(b"", event="complete")
 
 
 def preferred(accept: str, offers: Sequence[str]) -> str | None:

@@ -1,19 +1,25 @@
 """What both doors do with HTTP: bounded bodies, exact content types, credentials, and errors as documents."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import Receive, Scope
+from starlette.types import Receive, Scope, Send
 
 from models.errors import ApiError, ErrorCode
 from models.sensitive import BearerToken
 from schema.context import RequestContext
 
+T = TypeVar("T")
+
 Authenticate = Callable[[BearerToken | None, str], Awaitable[RequestContext]]
 """Makes the context of a request from its credential and id. Raises ApiError UNAUTHENTICATED or UNAVAILABLE."""
+
+Classify = Callable[[BaseException], ApiError | None]
+"""Tells failures of what the server stands on, such as a database out of reach, from faults of ours (None)."""
 
 MAX_CREDENTIAL_BYTES = 16_384
 
@@ -30,6 +36,40 @@ class HttpError(Exception):
 
 class DisconnectedError(Exception):
     """The client went away before its request was complete; nobody is left to answer."""
+
+
+async def in_time(work: Awaitable[T], timeout_seconds: float, classify: Classify) -> T:
+    """The result of a request's work. Raises UNAVAILABLE if it takes too long or what it stands on is out of reach."""
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            return await work
+    except TimeoutError:
+        raise ApiError(ErrorCode.UNAVAILABLE, "The request took too long.") from None
+    except (ApiError, HttpError, DisconnectedError):
+        raise
+    except Exception as error:
+        known = classify(error)
+        if known is None:
+            raise
+        raise known from None
+
+
+async def answer_or_problem(
+    scope: Scope, receive: Receive, send: Send, work: Awaitable[T], *, timeout_seconds: float, classify: Classify
+) -> T | None:
+    """The result of a request's work, or None after its problem document was sent."""
+    try:
+        return await in_time(work, timeout_seconds, classify)
+    except HttpError as refused:
+        response = problem(refused.error, request_id(scope), refused.status, **refused.headers)
+        scope["state"]["codes"] = (refused.error.code.value,)
+    except ApiError as error:
+        response = problem(error, request_id(scope))
+        scope["state"]["codes"] = (error.code.value,)
+    except DisconnectedError:
+        return None
+    await response(scope, receive, send)
+    return None
 
 
 def request_id(scope: Scope) -> str:

@@ -81,6 +81,7 @@ async def run_server(settings: Settings) -> AsyncIterator[tuple[str, Services]]:
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}", services
     finally:
+        services.feed.close()
         server.should_exit = True
         await serving
         listening.close()
