@@ -4,12 +4,24 @@ from datetime import datetime
 from typing import Annotated
 
 import strawberry
-from pydantic import AwareDatetime, Field
+from graphql import GraphQLError
+from pydantic import BeforeValidator, Field
 from strawberry.scalars import JSON
 
 from schema.enums import Decision
 from schema.inputs import DEFAULT_FIRST, Cursor, First, Input, TenantId
+from schema.scalars import parse_datetime
 
+
+def _time(value: object) -> datetime:
+    """The text of a time, which strict pydantic takes from JSON, but not from JSON inside a ``Maybe``."""
+    try:
+        return value if isinstance(value, datetime) else parse_datetime(value)
+    except GraphQLError as error:
+        raise ValueError(error.message) from None
+
+
+Time = Annotated[datetime, BeforeValidator(_time)]
 Text = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
@@ -38,8 +50,8 @@ class AuditFilter(Input):
     operation: strawberry.Maybe[Text | None] = Field(description="Of this operation.")
     resource: strawberry.Maybe[Text | None] = Field(description="On this resource.")
     decision: strawberry.Maybe[Decision | None] = Field(description="With this decision.")
-    since: strawberry.Maybe[AwareDatetime | None] = Field(description="At this time or later.")
-    until: strawberry.Maybe[AwareDatetime | None] = Field(description="Before this time.")
+    since: strawberry.Maybe[Time | None] = Field(description="At this time or later.")
+    until: strawberry.Maybe[Time | None] = Field(description="Before this time.")
 
 
 class ListAuditEventsInput(Input):

@@ -20,11 +20,11 @@ def parse_datetime(value: object) -> datetime:
     """An RFC 3339 time with an offset. Raises GraphQLError, without the value."""
     try:
         parsed = datetime.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        parsed = None
-    if parsed is None or parsed.tzinfo is None:
-        raise GraphQLError("must be an RFC 3339 time with an offset, such as 2026-01-31T12:00:00Z")
-    return parsed.astimezone(UTC)
+        if parsed is not None and parsed.tzinfo is not None:
+            return parsed.astimezone(UTC)
+    except (ValueError, OverflowError):  # no time, or one that in UTC is outside of the calendar
+        pass
+    raise GraphQLError("must be an RFC 3339 time with an offset, such as 2026-01-31T12:00:00Z")
 
 
 def _parse_secret(value: object) -> SecretValue:
