@@ -140,7 +140,7 @@ class Query:
         return PageRow(ROWS_AT_HAND[:first])
 
     @strawberry.field(graphql_type=Site)
-    async def site(self, id: strawberry.ID) -> Any:  # noqa: A002 - Relay's name  # noqa: ARG002
+    async def site(self, id: strawberry.ID) -> Any:  # noqa: A002, ARG002 - as the API has it
         """A site."""
         return ROWS_AT_HAND[0]
 

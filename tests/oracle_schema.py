@@ -6,7 +6,6 @@ be, values of other types, errors as values, awaitables in rows and resolvers th
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Generator
 from datetime import UTC, datetime, timedelta, timezone
 from enum import Enum, StrEnum
 from random import Random
@@ -20,40 +19,7 @@ from strawberry.schema.config import StrawberryConfig
 
 from schema.plain import InstancesOf, member
 from schema.scalars import SCALARS
-
-
-class Later:
-    """An awaitable that can be awaited any number of times: it yields to the loop ``turns`` times, then answers."""
-
-    def __init__(self, value: Any, turns: int) -> None:
-        self._value = value
-        self._turns = turns
-
-    def __repr__(self) -> str:
-        return f"Later({self._value!r}, {self._turns})"
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        for _ in range(self._turns):
-            yield from asyncio.sleep(0).__await__()
-        if isinstance(self._value, Exception):
-            raise self._value
-        return self._value
-
-
-class Many:
-    """An asynchronous iterable that can be iterated any number of times."""
-
-    def __init__(self, items: list[Any]) -> None:
-        self._items = items
-
-    def __repr__(self) -> str:
-        return f"Many({self._items!r})"
-
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        for item in self._items:
-            if isinstance(item, Exception):
-                raise item
-            yield item
+from tests.graphql_fakes import Later, Many, odd
 
 
 class Kind(StrEnum):
@@ -166,26 +132,7 @@ class World:
 
     def odd(self, value: Any, random: Random) -> Any:
         """``value``, or now and then something that is not as it should be."""
-        if random.random() >= self._oddity:
-            return value
-        return random.choice(
-            (
-                None,
-                ValueError("an error as a value"),
-                GraphQLError("a GraphQL error as a value", extensions={"code": "ODD"}),
-                Later(value, random.randrange(3)),
-                Later(None, 1),
-                Later(KeyError("late"), random.randrange(3)),
-                7,
-                "7",
-                True,
-                2**40,
-                float("nan"),
-                [value],
-                {"odd": True},
-                object,
-            )
-        )
+        return odd(value, random) if random.random() < self._oddity else value
 
     def _list(self, make: Any, most: int = 3) -> Any:
         random = self._random
