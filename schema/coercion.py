@@ -35,6 +35,7 @@ from graphql import (
     VariableDefinitionNode,
     VariableNode,
     Visitor,
+    get_named_type,
     is_required_input_field,
     type_from_ast,
     validate_input_literal,
@@ -248,26 +249,43 @@ class SafeValuesRule(ValidationRule):
 
     def enter_argument(self, node: Any, *_args: Any) -> Any:
         """Check an argument of a field or directive as a whole."""
-        self._check(node.value, self.context.get_input_type(), node.name.value)
-        return SKIP
+        return self._check(node.value, self.context.get_input_type(), node.name.value)
 
-    def enter_variable_definition(self, node: VariableDefinitionNode, *_args: Any) -> None:
+    def enter_variable_definition(self, node: VariableDefinitionNode, *_args: Any) -> Any:
         """Check the default of a variable."""
-        if node.default_value is not None:
-            type_: Any = type_from_ast(self.context.schema, node.type)
-            self._check(node.default_value, type_, node.variable.name.value)
+        if node.default_value is None:
+            return None
+        type_: Any = type_from_ast(self.context.schema, node.type)
+        return self._check(node.default_value, type_, node.variable.name.value)
 
-    def _check(self, literal: ValueNode, type_: GraphQLInputType | None, name: str) -> None:
-        if type_ is None:
+    def enter_enum_value(self, node: EnumValueNode, _key: Any, parent: Any, _path: Any, ancestors: list[Any]) -> None:
+        """Refuse a bare name for a scalar of ours, which graphql-core would take for a string: a secret that lacks its
+        quotes, of which the rest may stand anywhere.
+        """
+        type_ = self.context.get_input_type()
+        if type_ is None or isinstance(get_named_type(type_), GraphQLEnumType):
             return
+        around = [*ancestors, parent]
+        path = [one.variable.name.value for one in around if isinstance(one, VariableDefinitionNode)]
+        path += [one.name.value for one in around if isinstance(one, ArgumentNode | ObjectFieldNode)]
+        named = get_named_type(type_).name
+        self.report_error(
+            invalid_argument([FieldFault(".".join(path), _WORDS.get(named, f"must be a {named}"))], [node])
+        )
+
+    def _check(self, literal: ValueNode, type_: GraphQLInputType | None, name: str) -> Any:
+        """Report every fault of a literal, and SKIP it if there was one."""
+        if type_ is None:
+            return SKIP
         refused: list[GraphQLError] = []
         validate_input_literal(literal, type_, lambda error, _path: refused.append(error), hide_suggestions=True)
         if not refused:
-            return
+            return None
         walk = _Walk()
         walk.value(_plain(literal), type_, (name,))
         faults = walk.faults or [FieldFault(name, f"must be a {type_}")]
         self.report_error(invalid_argument(faults, [literal]))
+        return SKIP
 
 
 RULES: list[type[ASTValidationRule]] = [

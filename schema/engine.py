@@ -7,10 +7,10 @@ limiters, switches its caches off when they are used, and logs literals. Strawbe
 import re
 import traceback
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import orjson
 import structlog
@@ -31,6 +31,7 @@ from graphql import (
     Visitor,
     execute,
     get_named_type,
+    located_error,
     parse,
     subscribe,
     validate,
@@ -178,8 +179,13 @@ class Engine:
     async def _answers(
         self, results: AsyncIterator[ExecutionResult], label: str, context: RequestId
     ) -> AsyncIterator[Answer]:
-        async for result in results:
-            yield self._answer(result, label, context)
+        try:
+            async for result in results:
+                yield self._answer(result, label, context)
+        except Exception as error:  # noqa: BLE001 - the stream is over; the caller learns of it as of any other fault
+            yield self._answer(ExecutionResult(None, [located_error(error)]), label, context)
+        finally:
+            await cast("AsyncGenerator[ExecutionResult]", results).aclose()
 
     async def _interpret(
         self, prepared: Prepared, variables: Mapping[str, Any] | None, context: RequestId

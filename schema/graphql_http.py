@@ -57,16 +57,16 @@ class GraphQLEndpoint:
         """Answer one request."""
         headers = Headers(scope=scope)
         media_type = PLAIN_JSON
+        stream = response = None
         try:
             page = self._page if scope["method"] == "GET" else None
             offers = (PLAIN_JSON, RESPONSE_JSON, EVENT_STREAM, *(() if page is None else (HTML,)))
             asked = preferred(",".join(headers.getlist("accept")), offers)
             if asked == HTML and page is not None:
                 response = page()
+            elif asked == EVENT_STREAM:
+                stream = await self._stream(scope, headers, receive)
             else:
-                if asked == EVENT_STREAM:
-                    await respond(receive, send, await self._stream(scope, headers, receive))
-                    return
                 media_type = asked or _unacceptable()
                 response = await self._answer(scope, headers, receive, media_type)
         except HttpError as refused:
@@ -81,14 +81,13 @@ class GraphQLEndpoint:
             log_unhandled(fault, request_id(scope), "graphql")
             response = _error(ApiError(ErrorCode.INTERNAL), 500, media_type, {}, requestId=request_id(scope))
             scope["state"]["codes"] = (ErrorCode.INTERNAL.value,)
-        await response(scope, receive, send)
+        if stream is not None:
+            await respond(receive, send, stream)
+        elif response is not None:
+            await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, headers: Headers, receive: Receive, media_type: str) -> Response:
-        by_get = scope["method"] == "GET"
-        if not by_get and scope["method"] != "POST":
-            raise HttpError(405, _error_of("Use POST, or GET for a query."), {"allow": "GET, POST"})
-        if not by_get:
-            require_json(headers)
+        by_get = _by_get(scope, headers)
         answer = await in_time(self._run(scope, headers, receive, by_get=by_get), self._timeout_seconds, self._classify)
         scope["state"]["operation"] = answer.operation
         scope["state"]["codes"] = answer.codes
@@ -101,9 +100,7 @@ class GraphQLEndpoint:
 
     async def _stream(self, scope: Scope, headers: Headers, receive: Receive) -> AsyncIterator[bytes]:
         """The frames of GraphQL over server-sent events, one connection an operation ("distinct connections mode")."""
-        by_get = scope["method"] == "GET"
-        if not by_get:
-            require_json(headers)
+        by_get = _by_get(scope, headers)
 
         async def begin() -> Answer | AsyncIterator[Answer]:
             context = await self._authenticate(credential(headers), request_id(scope))
@@ -118,6 +115,16 @@ class GraphQLEndpoint:
         if by_get:
             return _from_query(scope["query_string"])
         return _from_body(await read_body(headers, receive, self._max_body_bytes))
+
+
+def _by_get(scope: Scope, headers: Headers) -> bool:
+    """Whether the method is GET. Raises HttpError for a method or a content type that is not taken."""
+    if scope["method"] == "GET":
+        return True
+    if scope["method"] != "POST":
+        raise HttpError(405, _error_of("Use POST, or GET for a query."), {"allow": "GET, POST"})
+    require_json(headers)
+    return False
 
 
 async def _frames(answers: Answer | AsyncIterator[Answer]) -> AsyncIterator[bytes]:
