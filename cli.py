@@ -16,6 +16,8 @@ import uvicorn
 import uvloop
 from rich.console import Console
 
+from agent.cli import app as site_app
+from agent.operator import agents_app, secret_app, sites_app, token_app
 from models.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from models.keyfiles import KeyFilesError
 from models.sensitive import BearerToken
@@ -34,6 +36,11 @@ iam = typer.Typer(help="Make tenants and API keys, directly in the database.", n
 keys = typer.Typer(help="Key files of the deployment.", no_args_is_help=True)
 app.add_typer(iam, name="iam")
 app.add_typer(keys, name="keys")
+app.add_typer(site_app, name="site")
+app.add_typer(token_app, name="token")
+app.add_typer(sites_app, name="sites")
+app.add_typer(secret_app, name="secret")
+app.add_typer(agents_app, name="agents")
 
 CREDENTIALS = "dev-credentials.json"
 _ERRORS = Console(stderr=True, highlight=False)

@@ -1,0 +1,1 @@
+"""Benchmarks: this server beside its peers, as ratios of pairs measured in turn."""

@@ -1,0 +1,111 @@
+"""The Python peers: ``python -m benchmarks.peers raw|stock PORT`` with the server's own settings in the environment.
+
+``raw`` is the limit: asyncpg and orjson in bare Starlette routes, no authorization. ``stock`` is this server's schema
+behind Strawberry's own ASGI view.
+"""
+
+import asyncio
+import sys
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import orjson
+import uvicorn
+import uvloop
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from strawberry.asgi import GraphQL
+
+from app import authenticator, open_services
+from models.db import plain_url, set_codecs
+from models.sites import SiteQuery, _page_statement
+from resolvers.root import schema
+from schema.context import RequestContext
+from schema.http import credential
+from settings import Settings
+
+KINDS = {"shared": "SHARED", "dedicated": "DEDICATED", "custom": "CUSTOM"}
+
+
+async def _raw(settings: Settings) -> Starlette:
+    pool = await asyncpg.create_pool(
+        plain_url(settings.database_url or ""), min_size=settings.database_pool_size, init=set_codecs
+    )
+    page = _page_statement(SiteQuery(), continued=False)
+
+    async def sites(_request: Request) -> Response:
+        given = {"viewers": None, "viewer": "acme", "site_ids": None, "limit": 51}
+        async with pool.acquire() as connection:
+            rows = await connection.fetch(page.sql, *page.arguments(given))
+        edges = [
+            {
+                "node": {
+                    "id": row["id"],
+                    "name": row["name"],
+                    "kind": KINDS[row["kind"]],
+                    "region": row["region"],
+                    "revision": row["revision"],
+                    "createdAt": row["created_at"],
+                    "tenantId": row["tenant_id"],
+                }
+            }
+            for row in rows[:50]
+        ]
+        answer = {"data": {"sites": {"edges": edges, "pageInfo": {"hasNextPage": len(rows) > 50}}}}  # noqa: PLR2004
+        return Response(orjson.dumps(answer, option=orjson.OPT_UTC_Z), media_type="application/json")
+
+    async def token(request: Request) -> Response:
+        asked = orjson.loads(await request.body())
+        async with pool.acquire() as connection:
+            row = await connection.fetchrow(
+                "SELECT id, tenant_id, site_id, role, max_uses, uses, created_at, created_by, expires_at, revoked_at, "
+                "last_used_at FROM join_tokens WHERE tenant_id = $1 AND id = $2",
+                asked["tenantId"],
+                asked["id"],
+            )
+        return Response(orjson.dumps(dict(row), option=orjson.OPT_UTC_Z), media_type="application/json")
+
+    async def renew(request: Request) -> Response:
+        asked = orjson.loads(await request.body())
+        async with pool.acquire() as connection:
+            row = await connection.fetchrow(
+                "UPDATE boot_leases SET expires_at = clock_timestamp() + $2 WHERE site_id = $1 "
+                "RETURNING site_id, epoch, expires_at",
+                asked["siteId"],
+                timedelta(seconds=15),
+            )
+        return Response(orjson.dumps(dict(row), option=orjson.OPT_UTC_Z), media_type="application/json")
+
+    return Starlette(
+        routes=[
+            Route("/sites", sites, methods=["POST"]),
+            Route("/token", token, methods=["POST"]),
+            Route("/renew", renew, methods=["POST"]),
+        ]
+    )
+
+
+async def _stock(settings: Settings) -> Any:
+    services = await open_services(settings)
+    authenticate = authenticator(services)
+
+    class View(GraphQL):  # type: ignore[type-arg]
+        async def get_context(self, request: Any, response: Any) -> RequestContext:  # noqa: ARG002
+            return await authenticate(credential(request.headers), "bench")
+
+    return View(schema)
+
+
+async def main(kind: str, port: int) -> None:
+    """Serve one peer until killed."""
+    settings = Settings.read()
+    served = await (_raw(settings) if kind == "raw" else _stock(settings))
+    config = uvicorn.Config(served, port=port, log_level="warning", access_log=False, lifespan="off")
+    await uvicorn.Server(config).serve()
+
+
+if __name__ == "__main__":
+    asyncio.Runner(loop_factory=uvloop.new_event_loop).run(main(sys.argv[1], int(sys.argv[2])))
