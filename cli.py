@@ -73,14 +73,14 @@ def dev(
     """Run everything on this machine: PostgreSQL, migrations, demo data and the server. Ctrl-C stops it all."""
     _exit_on_sigterm()
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    bin_dir = Settings.read().postgres_bin_dir
-    with EmbeddedPostgres(data_dir, bin_dir) as postgres:
+    given = Settings.read()
+    with EmbeddedPostgres(data_dir, given.postgres_bin_dir) as postgres:
         settings = Settings.read(
             database_url=postgres.dsn(),
             keys_dir=data_dir / "keys",
             host=host,
             port=port,
-            log_format=None if "BC_LOG_FORMAT" in os.environ else "console",
+            log_format=None if "log_format" in given.model_fields_set else "console",
             graphiql=True,
             graphql_introspection=True,
             graphql_suggestions=True,

@@ -11,11 +11,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from models import ids, site_tokens
+from models import ids, redemption, site_tokens
 from models.db import plain_url
 from models.hashing import HASHES, Pepper
+from models.redemption import Refusal, Refused
 from models.sensitive import BearerToken
-from models.site_tokens import Refusal, Refused, SiteTokenRow
+from models.site_tokens import SiteTokenRow
 from tests.doors import GRAPHQL, HTTP
 from tests.world import World, make_world
 
@@ -34,7 +35,7 @@ async def mint(world: World, key: str = "k1", *, site: str = "Acme Berlin", max_
 async def redeem(world: World, bearer: str, *, site_id: str | None = None, address: str | None = None) -> SiteTokenRow:
     """Use ``bearer`` as the agents' door does."""
     parts = world.services
-    return await site_tokens.redeem(
+    return await redemption.redeem(
         parts.database, parts.hasher, parts.pepper, BearerToken(bearer), site_id=site_id, address=address
     )
 
@@ -81,7 +82,7 @@ async def test_r1_no_more_redemptions_than_uses(world: World, max_uses: int, tri
 _REDEEMER = """
 import asyncio, sys
 from pathlib import Path
-from models import keyfiles, site_tokens
+from models import keyfiles, redemption
 from models.db import Database
 from models.hashing import Hasher, Pepper
 from models.sensitive import BearerToken
@@ -97,8 +98,8 @@ async def main(url, keys_dir, tries):
 
     async def once():
         try:
-            await site_tokens.redeem(database, hasher, pepper, bearer)
-        except site_tokens.Refused as refused:
+            await redemption.redeem(database, hasher, pepper, bearer)
+        except redemption.Refused as refused:
             return refused.reason.value
         return "ok"
 
@@ -210,7 +211,7 @@ async def test_a_tag_of_another_pepper_is_refused(world: World) -> None:
     """The pre-check is keyed: the same secret under another pepper does not match."""
     bearer = BearerToken(await mint(world))
     with pytest.raises(Refused) as refused:
-        await site_tokens.redeem(world.services.database, world.services.hasher, Pepper(bytes(32)), bearer)
+        await redemption.redeem(world.services.database, world.services.hasher, Pepper(bytes(32)), bearer)
     assert refused.value.reason is Refusal.WRONG_SECRET
 
 
@@ -348,13 +349,13 @@ async def test_t2_the_count_itself_refuses_at_expires_at(database_url: str, tmp_
     """T2 under the lock: where a token expires between the look at it and the count, the count refuses it."""
     async with own_clock(database_url) as clock, make_world(database_url, tmp_path) as world:
         bearer = BearerToken(await mint(world))
-        token, _ = await site_tokens.identify(world.services.database, world.services.pepper, bearer)
-        site_tokens.refuse_early(token, address=None)
+        token, _ = await redemption.identify(world.services.database, world.services.pepper, bearer)
+        redemption.refuse_early(token, address=None)
         await clock.execute("UPDATE own.clock SET at = (SELECT expires_at FROM join_tokens)")
         with pytest.raises(Refused) as refused:  # noqa: PT012 - the transaction is part of it
             async with world.services.database.transaction() as tx:
-                await site_tokens.lock(tx, token)
-                await site_tokens.count_use(tx, token, None)
+                await redemption.lock(tx, token)
+                await redemption.count_use(tx, token, None)
         assert refused.value.reason is Refusal.EXPIRED
 
 

@@ -1,0 +1,202 @@
+"""Redeeming site tokens: who holds a bearer, whether it may be used now, and counting the use.
+
+Time is decided by ``clock_timestamp()`` in a statement that begins after the token's lock is held: ``now()`` is the
+transaction's start, and would let a token in that expired while the transaction waited.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from ipaddress import ip_address, ip_network
+from typing import NamedTuple
+
+from prometheus_client import Counter
+from sqlalchemy import Text, bindparam, func, select, update
+
+from models import sites
+from models.db import Database, Statement, Transaction
+from models.errors import ApiError
+from models.hashing import Hasher, Pepper
+from models.ids import parse_bearer
+from models.sensitive import BearerToken, HashedToken
+from models.site_tokens import CIDRS, COLUMNS, OF_TENANT, STATE, TOKENS, JoinTokenRole, JoinTokenState, SiteTokenRow
+
+REDEMPTIONS = Counter("bc_site_token_redemptions_total", "Redemptions of site tokens, by outcome.", ["outcome"])
+
+
+class Refusal(StrEnum):
+    """Why a redemption was refused: for the owner's audit trail and a counter, never for the one who tried."""
+
+    MALFORMED = "malformed"
+    UNKNOWN = "unknown"
+    WRONG_SECRET = "wrong_secret"  # noqa: S105 - a reason
+    WRONG_ROLE = "wrong_role"
+    WRONG_SITE = "wrong_site"
+    WRONG_ADDRESS = "wrong_address"
+    SITE_DELETED = "site_deleted"
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+    EXHAUSTED = "exhausted"
+
+
+_STATE_REFUSALS = {
+    JoinTokenState.REVOKED.value: Refusal.REVOKED,
+    JoinTokenState.EXPIRED.value: Refusal.EXPIRED,
+    JoinTokenState.EXHAUSTED.value: Refusal.EXHAUSTED,
+}
+
+
+class Refused(Exception):  # noqa: N818 - an outcome, not a fault
+    """A redemption was refused. ``tenant_id`` and ``site_id`` are the token's, where the id was known."""
+
+    def __init__(self, reason: Refusal, token: "Presented | None" = None) -> None:
+        self.reason = reason
+        self.token = token
+        super().__init__(reason.value)
+
+
+class Presented(NamedTuple):
+    """A token whose bearer proved to hold its secret; whether it may be used is decided under its lock."""
+
+    tenant_id: str
+    id: str
+    site_id: str
+    role: str
+    state: str
+    secret_hash: HashedToken
+    precheck_tag: bytes
+    allowed_cidrs: list[str] | None
+
+
+_PRESENTED = Statement(
+    select(
+        TOKENS.c.tenant_id,
+        TOKENS.c.id,
+        TOKENS.c.site_id,
+        TOKENS.c.role,
+        STATE,
+        TOKENS.c.secret_hash,
+        TOKENS.c.precheck_tag,
+        CIDRS,
+    ).where(TOKENS.c.id == bindparam("id")),
+    lambda record: Presented(*record)._replace(secret_hash=HashedToken(record["secret_hash"])),
+)
+_LOCK = Statement(select(TOKENS.c.id).where(*OF_TENANT).with_for_update())
+_STATE_NOW = Statement(select(STATE).where(*OF_TENANT))
+_COUNT_USE = Statement(
+    update(TOKENS)
+    .where(
+        *OF_TENANT,
+        TOKENS.c.revoked_at.is_(None),
+        TOKENS.c.expires_at > func.clock_timestamp(),
+        TOKENS.c.uses < TOKENS.c.max_uses,
+    )
+    .values(
+        uses=TOKENS.c.uses + 1,
+        last_used_at=func.clock_timestamp(),
+        secret_hash=func.coalesce(bindparam("rehash", type_=Text), TOKENS.c.secret_hash),
+    )
+    .returning(*COLUMNS),
+    SiteTokenRow,
+)
+
+
+async def identify(database: Database, pepper: Pepper, bearer: BearerToken) -> tuple[Presented, str]:
+    """The token that ``bearer`` belongs to, and its secret, by form, checksum and keyed pre-check: no hash yet.
+
+    An unknown id and a wrong secret take the same steps. Raises Refused.
+    """
+    parsed = parse_bearer(bearer.reveal())
+    if parsed is None:
+        raise Refused(Refusal.MALFORMED)
+    token_id, secret = parsed
+    token = await database.first(_PRESENTED, id=token_id)
+    if not pepper.matches(token.precheck_tag if token else None, token_id, secret):
+        raise Refused(Refusal.WRONG_SECRET if token else Refusal.UNKNOWN, token)
+    if token is None:  # pragma: no cover - a guess of 256 bits
+        raise Refused(Refusal.UNKNOWN)
+    return token, secret
+
+
+def refuse_early(token: Presented, *, address: str | None, role: JoinTokenRole = JoinTokenRole.SITE) -> None:
+    """Raise Refused where the lock could not change the answer: used up, expired and revoked stay so.
+
+    Before any hash, so that the holder of a dead token waits no longer for its refusal than a guesser does.
+    """
+    if token.role != role.value:
+        raise Refused(Refusal.WRONG_ROLE, token)
+    if token.state in _STATE_REFUSALS:
+        raise Refused(_STATE_REFUSALS[token.state], token)
+    if token.allowed_cidrs is not None and not _address_allowed(address, token.allowed_cidrs):
+        raise Refused(Refusal.WRONG_ADDRESS, token)
+
+
+async def verify(hasher: Hasher, token: Presented, secret: str) -> HashedToken | None:
+    """Prove the secret by argon2id. Returns a new encoding if the parameters changed since it was stored, else None.
+
+    Raises Refused, or ApiError RESOURCE_EXHAUSTED when too many hashes wait.
+    """
+    if not await hasher.verify(token.secret_hash, secret):
+        raise Refused(Refusal.WRONG_SECRET, token)
+    return await hasher.hash(secret) if hasher.outdated(token.secret_hash) else None
+
+
+async def lock(tx: Transaction, token: Presented) -> None:
+    """Lock the token's site (shared), then the token. Raises Refused if the site is deleted or the token gone."""
+    try:
+        site = await sites.lock(tx, token.tenant_id, token.site_id, shared=True)
+    except ApiError:
+        raise Refused(Refusal.SITE_DELETED, token) from None
+    await tx.one(_LOCK, tenant=token.tenant_id, token=token.id)
+    if site.deleted_at is not None:
+        raise Refused(Refusal.SITE_DELETED, token)
+
+
+async def count_use(tx: Transaction, token: Presented, rehash: HashedToken | None) -> SiteTokenRow:
+    """Decide and count one use. The caller holds the token's lock, so that ``clock_timestamp()`` is read after it:
+    a token that expired while its row was locked is expired. Raises Refused.
+    """
+    row = await tx.first(_COUNT_USE, tenant=token.tenant_id, token=token.id, rehash=rehash.reveal() if rehash else None)
+    if row is None:
+        (state,) = await tx.one(_STATE_NOW, tenant=token.tenant_id, token=token.id)
+        raise Refused(_STATE_REFUSALS[state], token)
+    return row
+
+
+async def redeem(
+    database: Database,
+    hasher: Hasher,
+    pepper: Pepper,
+    bearer: BearerToken,
+    *,
+    site_id: str | None = None,
+    address: str | None = None,
+) -> SiteTokenRow:
+    """Use ``bearer`` once, on ``site_id`` if given, from ``address`` if the token is bound to addresses.
+
+    Raises Refused with the reason, which the caller tells the token's owner, not the one who tried; and ApiError
+    RESOURCE_EXHAUSTED. A refused redemption never counts a use.
+    """
+    try:
+        token, secret = await identify(database, pepper, bearer)
+        refuse_early(token, address=address)
+        if site_id not in {None, token.site_id}:
+            raise Refused(Refusal.WRONG_SITE, token)  # noqa: TRY301 - counted below like every other
+        rehash = await verify(hasher, token, secret)
+        async with database.transaction() as tx:
+            await lock(tx, token)
+            row = await count_use(tx, token, rehash)
+    except Refused as refused:
+        REDEMPTIONS.labels(refused.reason.value).inc()
+        raise
+    REDEMPTIONS.labels("ok").inc()
+    return row
+
+
+def _address_allowed(address: str | None, cidrs: Sequence[str]) -> bool:
+    try:
+        parsed = ip_address(address or "")
+    except ValueError:
+        return False
+    # A socket that listens on both families shows IPv4 peers as IPv6 addresses that hold theirs.
+    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
+    return any(parsed in ip_network(cidr) for cidr in cidrs)
