@@ -4,7 +4,8 @@ A constraint is declared once, in ``Field``. It validates both doors, stands in 
 in the GraphQL description of the field.
 """
 
-from typing import Annotated, Any, Self, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Self, TypeVar, Union, get_args, get_origin
 
 import strawberry
 from annotated_types import Ge, Le, MaxLen, MinLen
@@ -60,19 +61,31 @@ class Input(BaseModel):
 
 
 def _constraints(field: FieldInfo) -> str:
-    low = next((m.ge for m in field.metadata if isinstance(m, Ge)), None)
-    high = next((m.le for m in field.metadata if isinstance(m, Le)), None)
+    metadata = [*field.metadata, *_metadata(field.annotation)]
+    low = next((m.ge for m in metadata if isinstance(m, Ge)), None)
+    high = next((m.le for m in metadata if isinstance(m, Le)), None)
     words = []
     if low is not None and high is not None:
         words.append(f"{low} to {high}")
-    shortest = next((m.min_length for m in field.metadata if isinstance(m, MinLen)), None)
-    longest = next((m.max_length for m in field.metadata if isinstance(m, MaxLen)), None)
+    shortest = next((m.min_length for m in metadata if isinstance(m, MinLen)), None)
+    longest = next((m.max_length for m in metadata if isinstance(m, MaxLen)), None)
     if longest is not None:
         words.append(f"{shortest} to {longest} long" if shortest else f"at most {longest} long")
-    pattern = next((m.pattern for m in field.metadata if getattr(m, "pattern", None)), None)
+    pattern = next((m.pattern for m in metadata if getattr(m, "pattern", None)), None)
     if pattern is not None:
         words.append(f"matches `{pattern}`")
     return f"({'; '.join(words)})" if words else ""
+
+
+def _metadata(annotation: Any) -> list[Any]:
+    """The constraints inside of ``Maybe[...]`` and ``... | None``: of the value, not of a list's items."""
+    if get_origin(annotation) is Annotated:
+        inner, *given = get_args(annotation)
+        found = [m for each in given for m in (each.metadata if isinstance(each, FieldInfo) else [each])]
+        return [*found, *_metadata(inner)]
+    if get_origin(annotation) in {strawberry.Maybe, Union, UnionType}:
+        return [m for inner in get_args(annotation) for m in _metadata(inner)]
+    return []
 
 
 TenantId = Annotated[strawberry.ID, Field(max_length=128, pattern=TENANT_ID_PATTERN)]
