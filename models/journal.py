@@ -24,6 +24,16 @@ EVENT_DATA: dict[str, frozenset[str]] = {
     "security.site-token.created": frozenset({"tokenId", "siteId", "role", "maxUses", "expiresAt"}),
     "security.site-token.revoked": frozenset({"tokenId", "siteId", "revokedAt"}),
     "security.secret.put": frozenset({"reference", "name", "version"}),
+    "security.secret.granted": frozenset({"reference", "siteId"}),
+    "security.secret.grant-revoked": frozenset({"reference", "siteId"}),
+    "security.secret.delivered": frozenset({"reference", "version", "agentId", "siteId"}),
+    "security.site-agent.enrolled": frozenset({"agentId", "siteId", "tokenId"}),
+    "security.site-agent.key-rotated": frozenset({"agentId", "siteId"}),
+    "security.site-agent.revoked": frozenset({"agentId", "siteId", "revokedAt"}),
+    "compute.boot-lease.acquired": frozenset({"siteId", "agentId", "epoch", "expiresAt"}),
+    "compute.boot-lease.released": frozenset({"siteId", "agentId", "epoch", "reason"}),
+    "compute.boot-lease.expired": frozenset({"siteId", "agentId", "epoch", "expiredAt"}),
+    "compute.boot.recorded": frozenset({"siteId", "agentId", "epoch", "bootId", "machine"}),
     "compute.site.created": frozenset({"siteId", "kind", "revision"}),
     "compute.site.updated": frozenset({"siteId", "kind", "revision"}),
     "compute.site.deleted": frozenset({"siteId", "kind", "revision"}),
@@ -110,7 +120,7 @@ _AUDIT = Statement(
     ],
 )
 _SUBJECT_LOCK = Statement(select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("subject"), 0))))
-_EVENT = Statement(insert(OUTBOX), columns=["id", "type", "subject", "tenant_id", "site_id", "data"])
+_EVENT = Statement(insert(OUTBOX).inline(), columns=["id", "type", "subject", "tenant_id", "site_id", "data"])
 _NOTIFY = Statement(select(func.pg_notify(OUTBOX_CHANNEL, "")))
 
 

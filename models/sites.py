@@ -20,6 +20,8 @@ from models.tables import Site, table
 
 SITES = table(Site)
 
+DEFAULT_BOOT_LEASE_TTL_SECONDS = 15
+
 
 class SiteKind(StrEnum):
     """Whose hardware a site is, and who sees it."""
@@ -43,6 +45,7 @@ class SiteRow(NamedTuple):
     created_at: datetime
     updated_at: datetime
     deleted_at: datetime | None
+    boot_lease_ttl_seconds: int
 
 
 class SiteDraft(NamedTuple):
@@ -56,6 +59,7 @@ class SiteDraft(NamedTuple):
     dedicated_to: str | None
     created_by: str
     idempotency_key: str
+    boot_lease_ttl_seconds: int = DEFAULT_BOOT_LEASE_TTL_SECONDS
 
     @property
     def request_sha256(self) -> bytes:
@@ -252,6 +256,7 @@ _UPDATE = Statement(
         region=bindparam("new_region"),
         labels=bindparam("new_labels", type_=JSONB),
         dedicated_to=bindparam("new_dedicated_to"),
+        boot_lease_ttl_seconds=bindparam("new_boot_lease_ttl_seconds"),
         revision=SITES.c.revision + 1,
         updated_at=func.clock_timestamp(),
     )
@@ -327,6 +332,7 @@ async def change(tx: Transaction, row: SiteRow) -> SiteRow:
         new_region=row.region,
         new_labels=row.labels,
         new_dedicated_to=row.dedicated_to,
+        new_boot_lease_ttl_seconds=row.boot_lease_ttl_seconds,
     )
     await _project(tx, changed)
     return changed

@@ -124,6 +124,7 @@ class Site(SQLModel, table=True):
         CheckConstraint("kind IN ('shared', 'dedicated', 'custom')", name="kind"),
         CheckConstraint("(kind = 'dedicated') = (dedicated_to IS NOT NULL)", name="dedicated_to"),
         CheckConstraint("(kind = 'custom') = (tenant_id <> 'root')", name="owner"),
+        CheckConstraint("boot_lease_ttl_seconds BETWEEN 5 AND 300", name="boot_lease_ttl_seconds"),
         Index("ix_sites_name_id", "name", "id"),
         Index("ix_sites_labels", "labels", postgresql_using="gin", postgresql_ops={"labels": "jsonb_path_ops"}),
     )
@@ -142,6 +143,7 @@ class Site(SQLModel, table=True):
     created_by: str = _text()
     idempotency_key: str = _text()
     request_sha256: bytes = Field(sa_type=LargeBinary)
+    boot_lease_ttl_seconds: int = Field(sa_column_kwargs={"server_default": text("15")})
 
 
 class SiteVisibility(SQLModel, table=True):
@@ -297,6 +299,146 @@ class AuditEvent(SQLModel, table=True):
     outcome: str = _text()
     request_id: str = _text()
     data: dict[str, Any] = Field(sa_type=JSONB)
+
+
+class SiteAgent(SQLModel, table=True):
+    """An enrolled ``bcd site``. ``key_thumbprint`` (RFC 7638) is of the key it enrolled with: a retry finds it by that.
+
+    ``encryption_key`` is the raw X25519 public key that secrets are sealed to, if it gave one.
+    """
+
+    __tablename__ = "site_agents"
+    __table_args__ = (
+        ForeignKeyConstraint(["tenant_id", "site_id"], ["sites.tenant_id", "sites.id"]),
+        ForeignKeyConstraint(["tenant_id", "token_id"], ["join_tokens.tenant_id", "join_tokens.id"]),
+        UniqueConstraint("id"),
+        UniqueConstraint("tenant_id", "token_id", "key_thumbprint"),
+        Index("ix_site_agents_tenant_id_enrolled_at_id", "tenant_id", "enrolled_at", "id"),
+        Index("ix_site_agents_tenant_id_site_id_enrolled_at_id", "tenant_id", "site_id", "enrolled_at", "id"),
+        Index("ix_site_agents_tenant_id_token_id_enrolled_at_id", "tenant_id", "token_id", "enrolled_at", "id"),
+    )
+
+    tenant_id: str = _text(primary_key=True)
+    id: str = _text(primary_key=True)
+    site_id: str = _text()
+    token_id: str = _text()
+    name: str = _text()
+    version: str | None = _text(nullable=True)
+    address: str | None = _text(nullable=True)
+    key_thumbprint: str = _text()
+    encryption_key: bytes | None = Field(sa_type=LargeBinary, nullable=True)
+    enrolled_at: datetime = _time(default_now=True)
+    last_seen_at: datetime | None = _time()
+    revoked_at: datetime | None = _time()
+
+
+class AgentKey(SQLModel, table=True):
+    """A public key (raw Ed25519) that an agent's requests may be signed with. ``expires_at``: it was rotated away."""
+
+    __tablename__ = "agent_keys"
+    __table_args__ = (ForeignKeyConstraint(["tenant_id", "agent_id"], ["site_agents.tenant_id", "site_agents.id"]),)
+
+    tenant_id: str = _text(primary_key=True)
+    agent_id: str = _text(primary_key=True)
+    thumbprint: str = _text(primary_key=True)
+    public_key: bytes = Field(sa_type=LargeBinary)
+    created_at: datetime = _time(default_now=True)
+    first_used_at: datetime | None = _time()
+    expires_at: datetime | None = _time()
+
+
+class UsedJti(SQLModel, table=True):
+    """A request's JWT that was taken. Kept until it would be refused for its age."""
+
+    __tablename__ = "used_jtis"
+    __table_args__ = (Index("ix_used_jtis_expires_at", "expires_at"),)
+
+    agent_id: str = _text(primary_key=True)
+    jti: str = _text(primary_key=True)
+    expires_at: datetime = Field(sa_type=DateTime(timezone=True))
+
+
+class BootLease(SQLModel, table=True):
+    """Who may boot a site's machines: one row a site, made when it is first asked for. ``epoch`` only ever rises.
+
+    ``expires_at`` has no index, so that a renewal touches the heap page alone (HOT).
+    """
+
+    __tablename__ = "boot_leases"
+    __table_args__ = (
+        ForeignKeyConstraint(["tenant_id", "site_id"], ["sites.tenant_id", "sites.id"]),
+        ForeignKeyConstraint(["tenant_id", "holder_agent_id"], ["site_agents.tenant_id", "site_agents.id"]),
+        CheckConstraint(
+            "(holder_agent_id IS NULL) = (acquired_at IS NULL) AND (holder_agent_id IS NULL) = (expires_at IS NULL)",
+            name="held",
+        ),
+        Index(
+            "ix_boot_leases_holder",
+            "tenant_id",
+            "holder_agent_id",
+            postgresql_where=text("holder_agent_id IS NOT NULL"),
+        ),
+        {"postgresql_with": {"fillfactor": 50}},
+    )
+
+    tenant_id: str = _text(primary_key=True)
+    site_id: str = _text(primary_key=True)
+    holder_agent_id: str | None = _text(nullable=True)
+    epoch: int = Field(sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")})
+    acquired_at: datetime | None = _time()
+    expires_at: datetime | None = _time()
+
+
+class BootLeaseTerm(SQLModel, table=True):
+    """A lease that ended: who held the site under an epoch, from when to when, and why it ended. Append-only."""
+
+    __tablename__ = "boot_lease_history"
+    __table_args__ = (ForeignKeyConstraint(["tenant_id", "site_id"], ["sites.tenant_id", "sites.id"]),)
+
+    tenant_id: str = _text(primary_key=True)
+    site_id: str = _text(primary_key=True)
+    epoch: int = Field(sa_type=BigInteger, primary_key=True)
+    agent_id: str = _text()
+    acquired_at: datetime = Field(sa_type=DateTime(timezone=True))
+    ended_at: datetime = Field(sa_type=DateTime(timezone=True))
+    reason: str = _text()
+
+
+class BootRecord(SQLModel, table=True):
+    """An entry of a site's boot log, written under the epoch that was in force. Append-only."""
+
+    __tablename__ = "boot_log"
+    __table_args__ = (
+        ForeignKeyConstraint(["tenant_id", "site_id"], ["sites.tenant_id", "sites.id"]),
+        Index("ix_boot_log_tenant_id_site_id_id", "tenant_id", "site_id", "id"),
+    )
+
+    tenant_id: str = _text(primary_key=True)
+    id: str = _text(primary_key=True)
+    site_id: str = _text()
+    agent_id: str = _text()
+    epoch: int = Field(sa_type=BigInteger)
+    machine: str = _text()
+    note: str | None = _text(nullable=True)
+    recorded_at: datetime = _time(default_now=True)
+
+
+class SecretGrant(SQLModel, table=True):
+    """A secret that the holder of a site's boot lease may be handed. The tenant is the secret's."""
+
+    __tablename__ = "secret_grants"
+    __table_args__ = (
+        ForeignKeyConstraint(["tenant_id", "scope", "name"], ["secrets.tenant_id", "secrets.scope", "secrets.name"]),
+        ForeignKeyConstraint(["site_tenant_id", "site_id"], ["sites.tenant_id", "sites.id"]),
+    )
+
+    tenant_id: str = _text(primary_key=True)
+    scope: str = _text(primary_key=True)
+    name: str = _text(primary_key=True)
+    site_id: str = _text(primary_key=True)
+    site_tenant_id: str = _text()
+    created_at: datetime = _time(default_now=True)
+    created_by: str = _text()
 
 
 def table(model: type[SQLModel]) -> Table:

@@ -51,6 +51,7 @@ async def create_site(op: Op, given: CreateSiteInput) -> SiteRow:
         dedicated_to=value_of(given.dedicated_to),
         created_by=op.actor.identity_id,
         idempotency_key=given.idempotency_key,
+        boot_lease_ttl_seconds=given.boot_lease_ttl_seconds,
     )
     _check_kind(draft)
     await op.view(given.tenant_id)
@@ -87,6 +88,9 @@ async def update_site(op: Op, given: UpdateSiteInput) -> SiteRow:
             region=before.region if given.region is None else given.region.value,
             labels=before.labels if given.labels is None else _labels(given.labels.value),
             dedicated_to=before.dedicated_to if given.dedicated_to is None else given.dedicated_to.value,
+            boot_lease_ttl_seconds=before.boot_lease_ttl_seconds
+            if given.boot_lease_ttl_seconds is None
+            else given.boot_lease_ttl_seconds.value,
         )
         if after == before:
             await journal.audit(tx, op.take_audit())

@@ -10,7 +10,7 @@ from models import site_tokens
 from models.pages import Page, empty_page
 from models.projection import view_of
 from models.site_tokens import SiteTokenQuery, SiteTokenRow
-from models.sites import SiteRow
+from models.sites import DEFAULT_BOOT_LEASE_TTL_SECONDS, SiteRow
 from schema.context import Info
 from schema.enums import SiteKind, SiteSort, SortDirection
 from schema.inputs import (
@@ -31,6 +31,8 @@ from schema.relay import Connection, Node
 from schema.site_tokens import SiteToken
 
 MAX_LABELS = 64
+
+BootLeaseTtl = Annotated[int, Field(ge=5, le=300)]
 
 
 @strawberry.type(description="A key and value that an operator puts on a site.")
@@ -55,6 +57,7 @@ class Site(Node):
     created_at: datetime = strawberry.field(description="When it was created.")
     updated_at: datetime = strawberry.field(description="When it last changed.")
     deleted_at: datetime | None = strawberry.field(description="When it was deleted; only its owner still sees it.")
+    boot_lease_ttl_seconds: int = strawberry.field(description="How long a boot lease lasts without a renewal.")
 
     @classmethod
     def is_type_of(cls, value: object, _info: object) -> bool:
@@ -116,6 +119,10 @@ class CreateSiteInput(Input):
     dedicated_to: strawberry.Maybe[TenantId | None] = Field(
         description="The tenant that a dedicated site serves; absent for other kinds."
     )
+    boot_lease_ttl_seconds: BootLeaseTtl = Field(
+        DEFAULT_BOOT_LEASE_TTL_SECONDS,
+        description="Seconds that a boot lease lasts without a renewal: how soon another agent may follow a dead one.",
+    )
     idempotency_key: IdempotencyKey = Field(
         description="Chosen by the caller. The same key with the same request again finds the site of the first call."
     )
@@ -142,6 +149,9 @@ class UpdateSiteInput(Input):
     labels: strawberry.Maybe[Labels] = Field(description="The new labels, replacing all.")
     dedicated_to: strawberry.Maybe[TenantId] = Field(
         description="The tenant that a dedicated site serves from now on; the former one loses sight of it."
+    )
+    boot_lease_ttl_seconds: strawberry.Maybe[BootLeaseTtl] = Field(
+        description="The new seconds that a boot lease lasts, from its next renewal on."
     )
 
 

@@ -12,7 +12,10 @@ from tests.world import World
 REQUEST_ID = "one-request-id-for-all"
 """Sent with each request, so that two answers can be compared byte by byte."""
 
-_SITE = "id tenantId kind name region labels { key value } dedicatedTo revision createdAt updatedAt deletedAt"
+_SITE = (
+    "id tenantId kind name region labels { key value } dedicatedTo revision createdAt updatedAt deletedAt "
+    "bootLeaseTtlSeconds"
+)
 _TOKEN = "id tenantId siteId role state maxUses uses allowedCidrs createdAt createdBy expiresAt revokedAt lastUsedAt"
 _SECRET = "reference tenantId scope name version createdAt updatedAt"
 _AUDIT = "id tenantId time actor operation action resource decision outcome requestId data"
