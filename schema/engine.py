@@ -236,6 +236,9 @@ class Engine:
         except ApiError as error:
             raise _RefusedError(_refusal([_api_error(error)])) from None
         errors = validate(self._schema, document, RULES, MAX_VALIDATION_ERRORS, hide_suggestions=not self._suggestions)
+        if errors and errors[-1].message == "Validation aborted.":
+            detail = "The document selects the same fields too often to compare them all. Ask for less at once."
+            raise _RefusedError(_refusal([_api_error(ApiError(ErrorCode.RESOURCE_EXHAUSTED, detail))]))
         if errors:
             raise _RefusedError(_refusal([_validation_error(error) for error in errors]))
         seen = _Seen(self._schema, document)

@@ -10,7 +10,7 @@ from graphql import DocumentNode, GraphQLSyntaxError, Lexer, OperationDefinition
 from models.errors import ApiError, ErrorCode
 from schema import limits
 from schema.limits import Limits, check_cost, check_document, check_text
-from tests.small_schema import SCHEMA, codes_of, small_engine
+from tests.small_schema import SCHEMA, ask, codes_of, small_engine
 
 CHAIN = "{ things { ...f30 } }" + "".join(f" fragment f{n} on Thing {{...f{n - 1} ...f{n - 1}}}" for n in range(1, 31))
 CHAIN += " fragment f0 on Thing {id}"
@@ -165,6 +165,10 @@ async def test_hostile_documents_are_refused_at_once(source: str) -> None:
         pytest.param('{ a(b: "' + "\\" * 120_000, id="only escapes"),
         pytest.param("{ things { id } }" + "# " * 60_000 + "\n}", id="a long comment"),
         pytest.param(
+            "{" + ("things {" + "children { children { children { id name } } }" * 16 + "}") * 8 + "}",
+            id="G2 fields that merge with many others on every level",
+        ),
+        pytest.param(
             "{ things { ...f240 } }" + "".join(f" fragment f{n} on Thing {{...f{n - 1}}}" for n in range(240, 0, -1)),
             id="a long chain of fragments, first to last",
         ),
@@ -193,6 +197,15 @@ def test_circular_fragments(fragments: str) -> None:
     for source in ("{ things { ...a } } " + fragments, "{ things { id } } " + fragments):
         assert refused(source).code is ErrorCode.INVALID_ARGUMENT
         assert least_seconds(rule(source)) < 0.005
+
+
+@pytest.mark.anyio
+async def test_components_may_select_the_same_fields() -> None:
+    """What a client's build puts together from its components is no attack."""
+    fields = "id name at children { id name at } " * 2
+    parts = "".join(f" fragment C{n} on Thing {{ {fields} }}" for n in range(10))
+    source = "{ things(first: 1) { " + " ".join(f"...C{n}" for n in range(10)) + " } }" + parts
+    assert "data" in await ask(small_engine(), source)
 
 
 def test_counts_do_not_grow_with_what_fragments_expand_to() -> None:
