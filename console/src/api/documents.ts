@@ -1,0 +1,199 @@
+import { graphql } from "../generated";
+
+export const VIEWER = graphql(`
+  query Viewer {
+    viewer {
+      identity
+      name
+      tenantId
+      actions
+      fleetActions
+    }
+  }
+`);
+
+export const SITES = graphql(`
+  query Sites($tenantId: ID!, $first: Int!, $after: String, $filter: SiteFilter, $orderBy: SiteOrder) {
+    sites(tenantId: $tenantId, first: $first, after: $after, filter: $filter, orderBy: $orderBy) {
+      totalCount
+      pageInfo {
+        hasNextPage
+        endCursor
+      }
+      nodes {
+        id
+        tenantId
+        kind
+        name
+        region
+        dedicatedTo
+        revision
+        createdAt
+        deletedAt
+        labels {
+          key
+          value
+        }
+      }
+    }
+  }
+`);
+
+export const SITE = graphql(`
+  query Site($tenantId: ID!, $id: ID!, $after: String) {
+    site(tenantId: $tenantId, id: $id) {
+      id
+      tenantId
+      kind
+      name
+      region
+      dedicatedTo
+      revision
+      createdAt
+      updatedAt
+      deletedAt
+      labels {
+        key
+        value
+      }
+      siteTokens(first: 20, after: $after) {
+        totalCount
+        pageInfo {
+          hasNextPage
+          endCursor
+        }
+        nodes {
+          id
+          siteId
+          state
+          uses
+          maxUses
+          createdAt
+          createdBy
+          expiresAt
+          revokedAt
+          lastUsedAt
+        }
+      }
+    }
+  }
+`);
+
+export const CREATE_SITE = graphql(`
+  mutation CreateSite($input: CreateSiteInput!) {
+    createSite(input: $input) {
+      site {
+        id
+      }
+    }
+  }
+`);
+
+export const UPDATE_SITE = graphql(`
+  mutation UpdateSite($input: UpdateSiteInput!) {
+    updateSite(input: $input) {
+      site {
+        id
+        revision
+      }
+    }
+  }
+`);
+
+export const DELETE_SITE = graphql(`
+  mutation DeleteSite($input: DeleteSiteInput!) {
+    deleteSite(input: $input) {
+      site {
+        id
+        deletedAt
+      }
+    }
+  }
+`);
+
+export const CREATE_SITE_TOKEN = graphql(`
+  mutation CreateSiteToken($input: CreateSiteTokenInput!) {
+    createSiteToken(input: $input) {
+      token
+      siteToken {
+        id
+        expiresAt
+        maxUses
+      }
+    }
+  }
+`);
+
+export const REVOKE_SITE_TOKEN = graphql(`
+  mutation RevokeSiteToken($input: RevokeSiteTokenInput!) {
+    revokeSiteToken(input: $input) {
+      siteToken {
+        id
+        state
+      }
+    }
+  }
+`);
+
+export const SECRETS = graphql(`
+  query Secrets($tenantId: ID!, $scope: SecretScope, $after: String) {
+    secrets(tenantId: $tenantId, scope: $scope, first: 20, after: $after) {
+      totalCount
+      pageInfo {
+        hasNextPage
+        endCursor
+      }
+      nodes {
+        reference
+        name
+        scope
+        version
+        createdAt
+        updatedAt
+      }
+    }
+  }
+`);
+
+export const PUT_SECRET = graphql(`
+  mutation PutSecret($input: PutSecretInput!) {
+    putSecret(input: $input) {
+      reference
+      version
+    }
+  }
+`);
+
+export const AUDIT_EVENTS = graphql(`
+  query AuditEvents($tenantId: ID!, $after: String, $filter: AuditFilter) {
+    auditEvents(tenantId: $tenantId, first: 30, after: $after, filter: $filter) {
+      totalCount
+      pageInfo {
+        hasNextPage
+        endCursor
+      }
+      nodes {
+        id
+        time
+        actor
+        operation
+        action
+        resource
+        decision
+        outcome
+        requestId
+        data
+      }
+    }
+  }
+`);
+
+export const SITE_EVENTS = graphql(`
+  subscription SiteEvents($tenantId: ID!, $siteId: ID) {
+    siteEvents(tenantId: $tenantId, siteId: $siteId) {
+      position
+      type
+      siteId
+    }
+  }
+`);

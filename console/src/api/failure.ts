@@ -1,0 +1,38 @@
+import type { CombinedError } from "urql";
+
+/** What a refused request comes to: its code, what to tell, and the fields at fault. */
+export interface Failure {
+  /** A code of the API's `ErrorCode`, or NETWORK. */
+  code: string;
+  message: string;
+  fields: Record<string, string>;
+  requestId?: string | undefined;
+}
+
+const HINTS: Record<string, string> = {
+  UNAUTHENTICATED: "The key is unknown, malformed or revoked. Sign in with another one.",
+  PERMISSION_DENIED: "Your role does not allow this. An administrator of the tenant can change your role.",
+  NOT_FOUND: "It does not exist, or your tenant does not see it.",
+  CONFLICT: "Somebody else changed it meanwhile. Reload, look again, and repeat.",
+  RESOURCE_EXHAUSTED: "Too much at once. Wait a moment, then try again.",
+  UNAVAILABLE: "The server cannot reach its database. Nothing was changed; try again shortly.",
+  INTERNAL: "Something went wrong on the server. Its log has the request id.",
+  NETWORK: "The server does not answer. Check the connection, then try again.",
+};
+
+/** The failure behind urql's error. */
+export function failureOf(error: CombinedError | undefined): Failure {
+  const first = error?.graphQLErrors[0];
+  if (!first) return { code: "NETWORK", message: HINTS.NETWORK ?? "", fields: {} };
+  const { code = "INTERNAL", fields = [], requestId } = first.extensions as {
+    code?: string;
+    fields?: { path: string; message: string }[];
+    requestId?: string;
+  };
+  return {
+    code,
+    message: HINTS[code] ?? first.message,
+    fields: Object.fromEntries(fields.map(({ path, message }) => [path, message])),
+    requestId,
+  };
+}

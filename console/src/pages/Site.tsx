@@ -1,0 +1,235 @@
+import { Anchor, Badge, Button, Card, Code, Group, SimpleGrid, Stack, Table, Text, Title } from "@mantine/core";
+import { useState } from "react";
+import { useQuery } from "urql";
+import { Link, useLocation } from "wouter";
+
+import { DELETE_SITE, REVOKE_SITE_TOKEN, SITE } from "../api/documents";
+import { failureOf } from "../api/failure";
+import { useLive } from "../api/live";
+import { useMutate } from "../api/mutate";
+import { useSession } from "../api/session";
+import type { JoinTokenState, SiteQuery } from "../generated/graphql";
+import { Confirm } from "../parts/Confirm";
+import { MintToken } from "../parts/MintToken";
+import { Empty, FailureNotice, Loading } from "../parts/Notices";
+import { Pager, usePager } from "../parts/Pager";
+import { SiteForm } from "../parts/SiteForm";
+import { Time } from "../parts/Time";
+import { KIND_COLORS } from "./Sites";
+
+type SiteDetail = NonNullable<SiteQuery["site"]>;
+type Token = SiteDetail["siteTokens"]["nodes"][number];
+
+const STATE_COLORS: Record<JoinTokenState, string> = {
+  ACTIVE: "green",
+  EXHAUSTED: "gray",
+  EXPIRED: "gray",
+  REVOKED: "red",
+};
+
+/** One site: what it is, and its tokens. */
+export function Site({ id }: { id: string }) {
+  const { tenantId, may } = useSession();
+  const [, navigate] = useLocation();
+  const mutate = useMutate();
+  const [dialog, setDialog] = useState<"edit" | "delete" | "mint" | Token | null>(null);
+  const pager = usePager(id);
+  const [{ data, error, fetching }, query] = useQuery({
+    query: SITE,
+    variables: { tenantId, id, after: pager.after },
+  });
+  const refresh = () => query({ requestPolicy: "network-only" });
+  useLive(refresh, id);
+  const site = data?.site;
+  if (error && !site) return <FailureNotice failure={failureOf(error)} onRetry={refresh} />;
+  if (!site) return fetching ? <Loading what="the site" /> : null;
+  const manages = may("compute:sites:manage") && site.tenantId === tenantId && !site.deletedAt;
+  const close = () => setDialog(null);
+  return (
+    <Stack>
+      <Anchor component={Link} href="/" size="sm">
+        ← Sites
+      </Anchor>
+      <Group justify="space-between">
+        <Group gap="sm">
+          <Title order={1} size="h2">
+            {site.name}
+          </Title>
+          <Badge variant="light" color={KIND_COLORS[site.kind]}>
+            {site.kind.toLowerCase()}
+          </Badge>
+          {site.deletedAt && <Badge color="red">deleted</Badge>}
+        </Group>
+        {manages && (
+          <Group gap="xs">
+            <Button variant="default" onClick={() => setDialog("edit")}>
+              Edit
+            </Button>
+            <Button variant="default" c="red" onClick={() => setDialog("delete")}>
+              Delete
+            </Button>
+          </Group>
+        )}
+      </Group>
+      <Card withBorder>
+        <SimpleGrid cols={{ base: 1, xs: 2, md: 4 }}>
+          <Fact name="Id">
+            <Code style={{ overflowWrap: "anywhere" }}>{site.id}</Code>
+          </Fact>
+          <Fact name="Region">{site.region}</Fact>
+          <Fact name="Owner">
+            {site.tenantId}
+            {site.dedicatedTo && `, for ${site.dedicatedTo}`}
+          </Fact>
+          <Fact name="Changed">
+            <Time at={site.updatedAt} />
+          </Fact>
+        </SimpleGrid>
+        {site.labels.length > 0 && (
+          <Group gap={4} mt="md">
+            {site.labels.map(({ key, value }) => (
+              <Badge key={key} variant="default" tt="none" fw={400}>
+                {key}={value}
+              </Badge>
+            ))}
+          </Group>
+        )}
+      </Card>
+      {site.tenantId === tenantId ? (
+        <Tokens site={site} pager={pager} manages={manages} onMint={() => setDialog("mint")} onRevoke={setDialog} />
+      ) : (
+        <Text c="dimmed">The tokens of this site are its owner&apos;s.</Text>
+      )}
+      {dialog === "edit" && (
+        <SiteForm
+          site={site}
+          onClose={close}
+          onDone={() => {
+            close();
+            refresh();
+          }}
+        />
+      )}
+      {dialog === "mint" && <MintToken tenantId={tenantId} siteId={id} onClose={close} onMinted={refresh} />}
+      {dialog === "delete" && (
+        <Confirm
+          title={`Delete ${site.name}?`}
+          verb="Delete site"
+          onClose={close}
+          act={async () => {
+            const input = { tenantId, siteId: id, expectedRevision: site.revision };
+            const { failure } = await mutate(DELETE_SITE, { input });
+            if (!failure) navigate("/");
+            return failure;
+          }}
+        >
+          Its tokens stop working at once, and nobody else sees it any more. Its record stays for your audit.
+        </Confirm>
+      )}
+      {dialog !== null && typeof dialog === "object" && (
+        <Confirm
+          title="Revoke this token?"
+          verb="Revoke token"
+          onClose={close}
+          act={async () => {
+            const input = { tenantId, siteId: id, tokenId: dialog.id };
+            const { failure } = await mutate(REVOKE_SITE_TOKEN, { input });
+            refresh();
+            return failure;
+          }}
+        >
+          <Text size="sm">
+            <Code style={{ overflowWrap: "anywhere" }}>{dialog.id}</Code> was used {dialog.uses} of {dialog.maxUses}{" "}
+            times. No agent can enrol with it from now on.
+          </Text>
+        </Confirm>
+      )}
+    </Stack>
+  );
+}
+
+function Fact({ name, children }: { name: string; children: React.ReactNode }) {
+  return (
+    <div>
+      <Text size="xs" c="dimmed">
+        {name}
+      </Text>
+      <Text size="sm" component="div">
+        {children}
+      </Text>
+    </div>
+  );
+}
+
+function Tokens(props: {
+  site: SiteDetail;
+  pager: ReturnType<typeof usePager>;
+  manages: boolean;
+  onMint: () => void;
+  onRevoke: (token: Token) => void;
+}) {
+  const { nodes, totalCount, pageInfo } = props.site.siteTokens;
+  return (
+    <section aria-labelledby="tokens">
+      <Group justify="space-between" mb="xs">
+        <Title order={2} size="h3" id="tokens">
+          Site tokens
+        </Title>
+        {props.manages && <Button onClick={props.onMint}>Mint token</Button>}
+      </Group>
+      {nodes.length === 0 ? (
+        <Empty>No token yet. Mint one to enrol agents.</Empty>
+      ) : (
+        <>
+          <Table.ScrollContainer minWidth={340}>
+            <Table verticalSpacing="sm">
+              <Table.Thead>
+                <Table.Tr>
+                  <Table.Th>State</Table.Th>
+                  <Table.Th>Token</Table.Th>
+                  <Table.Th>Uses</Table.Th>
+                  <Table.Th>Expires</Table.Th>
+                  <Table.Th visibleFrom="sm">Last used</Table.Th>
+                  <Table.Th>
+                    <span className="visually-hidden">Actions</span>
+                  </Table.Th>
+                </Table.Tr>
+              </Table.Thead>
+              <Table.Tbody>
+                {nodes.map((token) => (
+                  <Table.Tr key={token.id}>
+                    <Table.Td>
+                      <Badge variant="light" color={STATE_COLORS[token.state]}>
+                        {token.state.toLowerCase()}
+                      </Badge>
+                    </Table.Td>
+                    <Table.Td>
+                      <Code title={token.id}>{token.id.slice(0, 11)}…</Code>
+                    </Table.Td>
+                    <Table.Td>
+                      {token.uses} / {token.maxUses}
+                    </Table.Td>
+                    <Table.Td>
+                      <Time at={token.expiresAt} />
+                    </Table.Td>
+                    <Table.Td visibleFrom="sm">
+                      <Time at={token.lastUsedAt} />
+                    </Table.Td>
+                    <Table.Td>
+                      {props.manages && token.state === "ACTIVE" && (
+                        <Button size="xs" variant="default" onClick={() => props.onRevoke(token)}>
+                          Revoke
+                        </Button>
+                      )}
+                    </Table.Td>
+                  </Table.Tr>
+                ))}
+              </Table.Tbody>
+            </Table>
+          </Table.ScrollContainer>
+          <Pager pager={props.pager} total={totalCount} noun="tokens" pageInfo={pageInfo} />
+        </>
+      )}
+    </section>
+  );
+}
