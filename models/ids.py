@@ -16,6 +16,7 @@ _DIGITS = "[0-9a-hjkmnp-tv-z]"
 TENANT_ID_PATTERN = r"^[A-Za-z0-9._:-]{1,128}$"
 SITE_ID_PATTERN = rf"^site_{_DIGITS}{{26,52}}$"
 TOKEN_ID_PATTERN = rf"^jt_{_DIGITS}{{26,52}}$"
+AGENT_ID_PATTERN = rf"^agt_{_DIGITS}{{26}}$"
 IDEMPOTENCY_KEY_PATTERN = r"^[A-Za-z0-9._~:/+=-]{1,128}$"
 
 SECRET_DIGITS = 52

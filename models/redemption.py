@@ -10,7 +10,7 @@ from ipaddress import ip_address, ip_network
 from typing import NamedTuple
 
 from prometheus_client import Counter
-from sqlalchemy import Text, bindparam, func, select, update
+from sqlalchemy import Text, bindparam, exists, func, select, update
 
 from models import sites
 from models.db import Database, Statement, Transaction
@@ -19,6 +19,9 @@ from models.hashing import Hasher, Pepper
 from models.ids import parse_bearer
 from models.sensitive import BearerToken, HashedToken
 from models.site_tokens import CIDRS, COLUMNS, OF_TENANT, STATE, TOKENS, JoinTokenRole, JoinTokenState, SiteTokenRow
+from models.tables import SiteAgent, table
+
+AGENTS = table(SiteAgent)
 
 REDEMPTIONS = Counter("bc_site_token_redemptions_total", "Redemptions of site tokens, by outcome.", ["outcome"])
 
@@ -36,6 +39,7 @@ class Refusal(StrEnum):
     REVOKED = "revoked"
     EXPIRED = "expired"
     EXHAUSTED = "exhausted"
+    AGENT_REVOKED = "agent_revoked"
 
 
 _STATE_REFUSALS = {
@@ -55,7 +59,10 @@ class Refused(Exception):  # noqa: N818 - an outcome, not a fault
 
 
 class Presented(NamedTuple):
-    """A token whose bearer proved to hold its secret; whether it may be used is decided under its lock."""
+    """A token whose bearer proved to hold its secret; whether it may be used is decided under its lock.
+
+    ``enrolled``: an agent with the key that was shown beside it has used it already.
+    """
 
     tenant_id: str
     id: str
@@ -65,6 +72,7 @@ class Presented(NamedTuple):
     secret_hash: HashedToken
     precheck_tag: bytes
     allowed_cidrs: list[str] | None
+    enrolled: bool
 
 
 _PRESENTED = Statement(
@@ -77,9 +85,17 @@ _PRESENTED = Statement(
         TOKENS.c.secret_hash,
         TOKENS.c.precheck_tag,
         CIDRS,
+        exists().where(
+            AGENTS.c.tenant_id == TOKENS.c.tenant_id,
+            AGENTS.c.token_id == TOKENS.c.id,
+            AGENTS.c.key_thumbprint == bindparam("thumbprint"),
+        ),
     ).where(TOKENS.c.id == bindparam("id")),
     lambda record: Presented(*record)._replace(secret_hash=HashedToken(record["secret_hash"])),
 )
+_NOBODY = ("jt_", "")
+"""An id that no token has."""
+
 _LOCK = Statement(select(TOKENS.c.id).where(*OF_TENANT).with_for_update())
 _STATE_NOW = Statement(select(STATE).where(*OF_TENANT))
 _COUNT_USE = Statement(
@@ -100,17 +116,21 @@ _COUNT_USE = Statement(
 )
 
 
-async def identify(database: Database, pepper: Pepper, bearer: BearerToken) -> tuple[Presented, str]:
+async def identify(
+    database: Database, pepper: Pepper, bearer: BearerToken, *, thumbprint: str = ""
+) -> tuple[Presented, str]:
     """The token that ``bearer`` belongs to, and its secret, by form, checksum and keyed pre-check: no hash yet.
 
-    An unknown id and a wrong secret take the same steps. Raises Refused.
+    ``thumbprint`` is of the key that the agent shows beside it. A malformed bearer, an unknown id and a wrong secret
+    take the same steps. Raises Refused.
     """
     parsed = parse_bearer(bearer.reveal())
+    token_id, secret = parsed or _NOBODY
+    token = await database.first(_PRESENTED, id=token_id, thumbprint=thumbprint)
+    matches = pepper.matches(token.precheck_tag if token else None, token_id, secret)
     if parsed is None:
         raise Refused(Refusal.MALFORMED)
-    token_id, secret = parsed
-    token = await database.first(_PRESENTED, id=token_id)
-    if not pepper.matches(token.precheck_tag if token else None, token_id, secret):
+    if not matches:
         raise Refused(Refusal.WRONG_SECRET if token else Refusal.UNKNOWN, token)
     if token is None:  # pragma: no cover - a guess of 256 bits
         raise Refused(Refusal.UNKNOWN)
@@ -118,13 +138,14 @@ async def identify(database: Database, pepper: Pepper, bearer: BearerToken) -> t
 
 
 def refuse_early(token: Presented, *, address: str | None, role: JoinTokenRole = JoinTokenRole.SITE) -> None:
-    """Raise Refused where the lock could not change the answer: used up, expired and revoked stay so.
+    """Raise Refused where the lock could not change the answer: used up, expired and revoked stay so. A used-up token
+    still answers the agent that used it and lost the answer.
 
     Before any hash, so that the holder of a dead token waits no longer for its refusal than a guesser does.
     """
     if token.role != role.value:
         raise Refused(Refusal.WRONG_ROLE, token)
-    if token.state in _STATE_REFUSALS:
+    if token.state in _STATE_REFUSALS and not (token.enrolled and token.state == JoinTokenState.EXHAUSTED.value):
         raise Refused(_STATE_REFUSALS[token.state], token)
     if token.allowed_cidrs is not None and not _address_allowed(address, token.allowed_cidrs):
         raise Refused(Refusal.WRONG_ADDRESS, token)
@@ -160,6 +181,15 @@ async def count_use(tx: Transaction, token: Presented, rehash: HashedToken | Non
         (state,) = await tx.one(_STATE_NOW, tenant=token.tenant_id, token=token.id)
         raise Refused(_STATE_REFUSALS[state], token)
     return row
+
+
+async def check_alive(tx: Transaction, token: Presented) -> None:
+    """Decide whether a retry may be answered without counting another use. The caller holds the token's lock. Raises
+    Refused if the token is revoked or expired by now.
+    """
+    (state,) = await tx.one(_STATE_NOW, tenant=token.tenant_id, token=token.id)
+    if state in {JoinTokenState.REVOKED.value, JoinTokenState.EXPIRED.value}:
+        raise Refused(_STATE_REFUSALS[state], token)
 
 
 async def redeem(
