@@ -32,6 +32,7 @@ from schema.context import Info
 from schema.enums import ErrorCode, SecretScope
 from schema.events import FollowInput, SiteEvent
 from schema.inputs import DEFAULT_FIRST
+from schema.plain import member
 from schema.relay import Connection, Node
 from schema.scalars import SCALARS
 from schema.secrets import PutSecretInput, PutSecretPayload, Secret
@@ -260,16 +261,11 @@ class Subscription:
                 yield row
 
 
-def _member(source: Any, name: str) -> Any:
-    """A field without a resolver of its own: a member of a dict, or an attribute of a row."""
-    return source[name] if type(source) is dict else getattr(source, name)
-
-
 schema = strawberry.Schema(
     query=Query,
     mutation=Mutation,
     subscription=Subscription,
     types=[Site, SiteToken, ErrorCode],
-    config=StrawberryConfig(default_resolver=_member, scalar_map=SCALARS),
+    config=StrawberryConfig(default_resolver=member, scalar_map=SCALARS),
 )
 """The GraphQL schema, in Strawberry's terms."""

@@ -80,6 +80,14 @@ def leaf_of(type_: Any) -> Leaf | None:
         answers = {id(value): type_.coerce_output_value(value) for value in enum}
     except Exception:  # noqa: BLE001 - a value outside of the GraphQL enum: its own error at the time
         return None
+    if issubclass(enum, str):
+        # Rows hold a member's text, which is equal to the member and hashes alike.
+        texts = {str.__str__(value): answers[id(value)] for value in enum}
+        return Leaf(
+            f"(type({{v}}) is str or type({{v}}) is {name}) and {{v}} in {name}_",
+            f"{name}_[{{v}}]",
+            {name: enum, f"{name}_": texts},
+        )
     test = f"type({{v}}) is {name}"
     if all(answers[id(value)] == value._name_ for value in enum):
         return Leaf(test, "{v}._name_", {name: enum})

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from ipaddress import ip_network
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import strawberry
 from pydantic import AfterValidator, Field
@@ -22,6 +22,7 @@ from schema.inputs import (
     TenantId,
     TokenId,
 )
+from schema.plain import InstancesOf
 from schema.relay import Node
 
 if TYPE_CHECKING:
@@ -47,10 +48,7 @@ class SiteToken(Node):
     revoked_at: datetime | None = strawberry.field(description="When it was revoked.")
     last_used_at: datetime | None = strawberry.field(description="When it was last used.")
 
-    @classmethod
-    def is_type_of(cls, value: object, _info: object) -> bool:
-        """Rows travel as they are read."""
-        return isinstance(value, SiteTokenRow)
+    is_type_of: ClassVar = InstancesOf(SiteTokenRow)
 
     @strawberry.field(description="The site it enrols agents on.", graphql_type=_LazySite)
     async def site(self: SiteTokenRow, info: Info) -> SiteRow:
