@@ -86,14 +86,17 @@ class Door:
     async def pages(
         self, world: World, caller: str, operation: str, first: int, **members: Any
     ) -> list[list[dict[str, Any]]]:
-        """Every page of a list."""
+        """Every page of a list, which must come to an end."""
         pages: list[list[dict[str, Any]]] = []
         after: dict[str, str] = {}
+        given_out: set[str] = set()
         while True:
             page = (await self.call(world, caller, operation, first=first, **members, **after)).ok
             pages.append(page["items"])
             if page["nextCursor"] is None:
                 return pages
+            assert page["nextCursor"] not in given_out, "the list goes round in circles"
+            given_out.add(page["nextCursor"])
             after = {"after": page["nextCursor"]}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from models import sites as site_rows
 from models.hashing import HASHES
 from models.ids import BEARER_PATTERN
 from tests.doors import GRAPHQL, HTTP, Door, both_doors
@@ -317,3 +318,17 @@ async def test_deleting_a_site_revokes_its_tokens_with_an_event_each(world: Worl
     listed = (await door.call(world, "acme-admin", "siteTokens.list")).ok["items"]
     assert [token["state"] for token in listed] == ["active", "revoked", "revoked", "revoked"]
     assert await world.count("outbox", "type = 'security.site-token.revoked'") == 3
+
+
+async def test_a_deletion_that_passes_a_mint_leaves_no_live_token(world: World) -> None:
+    """The site is deleted after the mint looked at it: the mint waits for the site's lock, sees the deletion, and is
+    INVALID_STATE; no token of a deleted site is ever active.
+    """
+    site = await world.site_id("Acme Berlin")
+    async with world.owner.transaction() as tx:
+        await site_rows.delete(tx, await site_rows.lock(tx, "acme", site))
+        minting = asyncio.create_task(mint(world, HTTP, "acme-admin", site))
+        while not await world.count("pg_locks", "NOT granted"):
+            assert not minting.done()
+    assert (await minting).code == "INVALID_STATE"
+    assert await counts(world) == {"join_tokens": 0, "outbox": 0, "audit_events": 1}
