@@ -59,11 +59,11 @@ LITERALS: dict[str, Callable[[Random], Any]] = {
 
 
 class Case(NamedTuple):
-    """A document, the operation that is meant, and values for its variables."""
+    """A document, the operation that is meant, and values for its variables, which take turns."""
 
     source: str
     operation_name: str | None
-    variables: dict[str, Any]
+    variables: list[dict[str, Any]]
 
 
 class _Writer:
@@ -104,13 +104,17 @@ class _Writer:
         texts += [f"fragment {name} on {type_} {selection}" for name, (type_, selection) in self.fragments.items()]
         self.random.shuffle(texts)
         name = self.random.choice(list(operations))
-        values: dict[str, Any] = {}
-        for variable in sorted(operations[name]):
-            type_, default = self.variables[variable]
+        values = [self._values(operations[name]) for _ in range(2)]
+        return Case("\n".join(texts), name if count > 1 or self._maybe(0.5) else None, values)
+
+    def _values(self, names: set[str]) -> dict[str, Any]:
+        values = {}
+        for name in sorted(names):
+            type_, default = self.variables[name]
             optional = not isinstance(type_, GraphQLNonNull) or default is not Undefined
             if not optional or self._maybe(0.7):
-                values[variable] = self._value(type_, 0)
-        return Case("\n".join(texts), name if count > 1 or self._maybe(0.5) else None, values)
+                values[name] = self._value(type_, 0)
+        return values
 
     def _maybe(self, chance: float) -> bool:
         return self.random.random() < chance
@@ -333,16 +337,17 @@ async def compare(schema: GraphQLSchema, case: Case, make_context: Callable[[int
     compiled = compile_operation(schema, document, case.operation_name)
     if compiled is None:
         raise Difference(f"not compiled\n{case}")
-    variables = get_variable_values(schema, compiled.operation.variable_definitions or (), case.variables)
-    if isinstance(variables, list):
-        raise Difference(f"bad case: {variables}\n{case}")
     failed = 0
-    for seed in seeds:
+    for turn, seed in enumerate(seeds):
+        given = case.variables[turn % len(case.variables)]
+        variables = get_variable_values(schema, compiled.operation.variable_definitions or (), given)
+        if isinstance(variables, list):
+            raise Difference(f"bad case: {variables}\n{case}")
         pending: Any = execute(
             schema,
             document,
             context_value=make_context(seed),
-            variable_values=case.variables,
+            variable_values=given,
             operation_name=case.operation_name,
         )
         expected: ExecutionResult = await pending if is_awaitable(pending) else pending
