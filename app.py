@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from logs import RequestLog
 from models import journal, keyfiles, migrate
@@ -113,19 +113,20 @@ def create_app(settings: Settings, services: Services) -> ASGIApp:
         max_body_bytes=settings.max_body_bytes,
         timeout_seconds=settings.request_timeout_seconds,
     )
-    methods = [
-        Route(
-            operation.path,
-            OperationEndpoint(
-                operation,
-                authenticate,
-                unavailable,
-                max_body_bytes=settings.max_body_bytes,
-                timeout_seconds=settings.request_timeout_seconds,
-            ),
+    doors: dict[str, ASGIApp] = {
+        "/graphql": graphql,
+        "/api/compute/watch": WatchEndpoint(
+            authenticate, unavailable, timeout_seconds=settings.request_timeout_seconds
+        ),
+    }
+    for operation in OPERATIONS:
+        doors[operation.path] = OperationEndpoint(
+            operation,
+            authenticate,
+            unavailable,
+            max_body_bytes=settings.max_body_bytes,
+            timeout_seconds=settings.request_timeout_seconds,
         )
-        for operation in OPERATIONS
-    ]
     socket = GraphQLSocketEndpoint(
         engine,
         authenticate,
@@ -133,13 +134,7 @@ def create_app(settings: Settings, services: Services) -> ASGIApp:
         max_operations=settings.graphql_max_subscriptions,
     )
     routes: list[BaseRoute] = [
-        Route("/graphql", graphql),
         WebSocketRoute("/graphql", socket),
-        Route(
-            "/api/compute/watch",
-            WatchEndpoint(authenticate, unavailable, timeout_seconds=settings.request_timeout_seconds),
-        ),
-        *methods,
         Route("/api/openapi.json", _openapi),
         Route("/healthz", _healthz),
         Route("/readyz", _readyz(services.database, settings.database_timeout_seconds)),
@@ -153,7 +148,20 @@ def create_app(settings: Settings, services: Services) -> ASGIApp:
         exception_handlers={404: _no_route, 405: _no_method, Exception: _masked},
     )
     app.router.redirect_slashes = False  # a redirect would be built from the Host header, which is the client's word
-    return RequestLog(app)
+    return RequestLog(Doors(doors, app))
+
+
+class Doors:
+    """What has a fixed path is one look-up away; the rest goes through Starlette's router."""
+
+    def __init__(self, doors: dict[str, ASGIApp], rest: ASGIApp) -> None:
+        self._doors = doors
+        self._rest = rest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request to its door."""
+        door = self._doors.get(scope["path"]) if scope["type"] == "http" else None
+        await (door or self._rest)(scope, receive, send)
 
 
 def authenticator(services: Services) -> Authenticate:

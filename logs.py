@@ -2,8 +2,10 @@
 
 import logging
 import re
+import secrets
 import sys
 import time
+from functools import lru_cache
 from typing import Any
 
 import structlog
@@ -12,12 +14,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.types import EventDict, Processor, WrappedLogger
 
 from models.errors import ApiError, ErrorCode
-from models.ids import new_id
 from schema.engine import log_unhandled
 from schema.http import problem
 from settings import Settings
 
 _log = structlog.stdlib.get_logger("request")
+_enabled = logging.getLogger("request").isEnabledFor
 
 
 def configure(settings: Settings) -> None:
@@ -79,6 +81,10 @@ def _without_exception_text(_logger: WrappedLogger, _method: str, event: EventDi
 REQUESTS = Counter("bc_requests_total", "Requests, by operation and outcome.", ["operation", "outcome"])
 SECONDS = Histogram("bc_request_seconds", "Seconds to answer a request, by door.", ["door"])
 
+# A labelled child is looked up by a lock and a dict of strings; both sets of labels are small and closed.
+_counted = lru_cache(maxsize=1024)(REQUESTS.labels)
+_timed = lru_cache(maxsize=8)(SECONDS.labels)
+
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
 _DOORS = {"graphql": "graphql", "api": "http"}
 _KNOWN_OPERATION = re.compile(r"[a-zA-Z]+\.[a-zA-Z]+")
@@ -100,7 +106,7 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        request_id = _chosen_id(scope) or new_id("req")
+        request_id = _chosen_id(scope) or f"req_{secrets.token_hex(12)}"
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         status = 0
@@ -129,8 +135,10 @@ class RequestLog:
         if door is not None:
             # A label must come from a closed set: clients name GraphQL operations as they like.
             label = operation if operation and _KNOWN_OPERATION.fullmatch(operation) else "graphql"
-            REQUESTS.labels(label, codes[0] if codes else "ok").inc()
-            SECONDS.labels(door).observe(seconds)
+            _counted(label, codes[0] if codes else "ok").inc()
+            _timed(door).observe(seconds)
+        if not _enabled(logging.INFO):
+            return
         _log.info(
             "request",
             request_id=request_id,

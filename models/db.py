@@ -5,9 +5,10 @@ Parameters and rows go straight between asyncpg and the caller: no ORM, no engin
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import lru_cache, partial
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast, overload
 
 import asyncpg
@@ -68,7 +69,8 @@ class Statement(Generic[Row]):
             name: compiled.params[name] for name in names if not compiled.binds[name].required and name not in columns
         }
         self._names = names
-        self._make = getattr(row, "_make", row)
+        # A NamedTuple is made as its own _make makes it, without the call in between.
+        self._make = partial(tuple.__new__, cast("type", row)) if hasattr(row, "_make") else row
 
     def arguments(self, parameters: dict[str, Any]) -> list[Any]:
         """The positional arguments. Raises KeyError for a missing parameter."""
@@ -118,58 +120,77 @@ class Transaction(Reader):
 
 
 class Database(Reader):
-    """The pool of one role. Reads run in autocommit, one round trip each; changes open a transaction."""
+    """The connections of one role, at most ``size``: opened when needed, kept, and used last in, first out.
 
-    __slots__ = ("_pool", "_timeout_seconds")
+    Reads run in autocommit, one round trip each; changes open a transaction. asyncpg's own pool would reset one at
+    each release, a round trip a request. That is left out, since nothing here changes a session: no SET, LISTEN,
+    temporary table, advisory session lock or cursor runs on these connections. What else could be left over is the
+    work of a call that was cancelled or failed; such a connection is thrown away.
+    """
 
-    def __init__(self, pool: asyncpg.Pool, timeout_seconds: float) -> None:
-        self._pool = pool
+    __slots__ = ("_closed", "_connect", "_idle", "_slots", "_timeout_seconds", "_used")
+
+    def __init__(self, connect: Callable[[], Awaitable[asyncpg.Connection]], size: int, timeout_seconds: float) -> None:
+        self._connect = connect
+        self._slots = asyncio.Semaphore(size)
+        self._idle: list[asyncpg.Connection] = []
+        self._used: set[asyncpg.Connection] = set()
         self._timeout_seconds = timeout_seconds
+        self._closed = False
         super().__init__(cast("_Connection", self))
 
     @classmethod
     async def open(cls, url: str, *, role: Role | None, size: int, timeout_seconds: float) -> Self:
-        """A pool of at most ``size`` connections that act as ``role`` (None: as the login); connects when first used.
+        """Connections that act as ``role`` (None: as the login); the first is made when it is needed.
 
-        Every wait is bounded by ``timeout_seconds``: for a connection, and for a statement (by the server too, so
-        that an abandoned statement does not hold its locks).
+        Every wait is bounded by ``timeout_seconds``: for a connection and its statement together, and for a statement
+        by the server too, so that an abandoned one does not hold its locks.
         """
-        pool = await asyncpg.create_pool(
-            plain_url(url),
-            min_size=0,
-            max_size=size,
-            timeout=timeout_seconds,
-            command_timeout=timeout_seconds,
-            reset=_assert_idle,
-            init=set_codecs,
-            max_inactive_connection_lifetime=0,
-            server_settings={
-                "role": role or "none",
-                "application_name": f"better-compute {role or 'owner'}",
-                "timezone": "UTC",
-                "statement_timeout": str(int(timeout_seconds * 1000)),
-                "idle_in_transaction_session_timeout": str(int(timeout_seconds * 2000)),
-                "jit": "off",
-            },
-        )
-        return cls(pool, timeout_seconds)
+        settings = {
+            "role": role or "none",
+            "application_name": f"better-compute {role or 'owner'}",
+            "timezone": "UTC",
+            "statement_timeout": str(int(timeout_seconds * 1000)),
+            "idle_in_transaction_session_timeout": str(int(timeout_seconds * 2000)),
+            "jit": "off",
+        }
+
+        async def connect() -> asyncpg.Connection:
+            connection = await asyncpg.connect(plain_url(url), timeout=timeout_seconds, server_settings=settings)
+            await set_codecs(connection)
+            return connection
+
+        return cls(connect, size, timeout_seconds)
 
     async def close(self) -> None:
-        """Close every connection, waiting for running statements within the timeout."""
-        try:
-            await asyncio.wait_for(self._pool.close(), self._timeout_seconds)
-        except TimeoutError:
-            self._pool.terminate()
+        """Close every connection; running statements are broken off."""
+        self._closed = True
+        for connection in (*self._idle, *self._used):
+            connection.terminate()
 
     async def fetch(self, query: str, *args: Any) -> list[asyncpg.Record]:
         """Rows of ``query`` in autocommit; the pool's side of Reader."""
-        async with self._pool.acquire(timeout=self._timeout_seconds) as connection:
-            return await connection.fetch(query, *args)
+        async with asyncio.timeout(self._timeout_seconds), self._slots:
+            connection = await self._take()
+            try:
+                return await connection.fetch(query, *args)
+            except BaseException as error:
+                _distrust(connection, error)
+                raise
+            finally:
+                self._give_back(connection)
 
     async def fetchrow(self, query: str, *args: Any) -> asyncpg.Record | None:
         """First row of ``query`` in autocommit; the pool's side of Reader."""
-        async with self._pool.acquire(timeout=self._timeout_seconds) as connection:
-            return await connection.fetchrow(query, *args)
+        async with asyncio.timeout(self._timeout_seconds), self._slots:
+            connection = await self._take()
+            try:
+                return await connection.fetchrow(query, *args)
+            except BaseException as error:
+                _distrust(connection, error)
+                raise
+            finally:
+                self._give_back(connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -177,11 +198,44 @@ class Database(Reader):
 
         The caller awaits nothing foreign inside: a slow secret store would hold row locks meanwhile.
         """
-        async with (
-            self._pool.acquire(timeout=self._timeout_seconds) as connection,
-            connection.transaction(),
-        ):
-            yield Transaction(cast("_Connection", connection))
+        async with asyncio.timeout(self._timeout_seconds) as bound, self._slots:
+            connection = await self._take()
+            bound.reschedule(asyncio.get_running_loop().time() + 2 * self._timeout_seconds)
+            try:
+                async with connection.transaction():
+                    yield Transaction(cast("_Connection", connection))
+            except BaseException as error:
+                _distrust(connection, error)
+                raise
+            finally:
+                self._give_back(connection)
+
+    async def _take(self) -> asyncpg.Connection:
+        """A connection for a caller that holds a slot."""
+        if self._closed:
+            raise asyncpg.InterfaceError("the database was closed")
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                self._used.add(connection)
+                return connection
+        connection = await self._connect()
+        self._used.add(connection)
+        return connection
+
+    def _give_back(self, connection: asyncpg.Connection) -> None:
+        self._used.discard(connection)
+        if not connection.is_closed():
+            self._idle.append(connection)
+
+
+def _distrust(connection: asyncpg.Connection, error: BaseException) -> None:
+    """Throw the connection away after anything but an error that PostgreSQL itself answered, or one of the caller's own
+    inside a transaction that was rolled back since.
+    """
+    broken = isinstance(error, (asyncio.CancelledError, TimeoutError, OSError, asyncpg.InterfaceError))
+    if broken or connection.is_in_transaction():
+        connection.terminate()
 
 
 def plain_url(url: str) -> str:
@@ -194,23 +248,18 @@ def seconds(value: int) -> timedelta:
     return timedelta(seconds=value)
 
 
-async def _assert_idle(connection: asyncpg.Connection) -> None:
-    """What stands in for asyncpg's reset query, a round trip per request.
-
-    It is safe to leave out since nothing here changes a session: no SET, LISTEN, temporary table, advisory session
-    lock or cursor runs on a pooled connection. What could be left over is an open transaction of a cancelled task;
-    that connection is thrown away, which the raise makes the pool do.
-    """
-    if connection.is_in_transaction():
-        raise asyncpg.InterfaceError("connection released inside a transaction")
-
-
 async def set_codecs(connection: asyncpg.Connection) -> None:
     """Let JSON go in and out as Python objects, encoded by orjson."""
     await connection.set_type_codec(
-        "jsonb",
-        schema="pg_catalog",
-        encoder=lambda value: b"\x01" + orjson.dumps(value),
-        decoder=lambda data: orjson.loads(data[1:]),
-        format="binary",
+        "jsonb", schema="pg_catalog", encoder=_encode_json, decoder=_decode_json, format="binary"
     )
+
+
+def _encode_json(value: Any) -> bytes:
+    return b"\x01" + orjson.dumps(value)
+
+
+@lru_cache(maxsize=1024)
+def _decode_json(data: bytes) -> Any:
+    """A JSON value, kept while it comes often: labels are read far more often than changed. Nobody changes it."""
+    return orjson.loads(data[1:])

@@ -5,6 +5,7 @@ import binascii
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import orjson
@@ -30,8 +31,7 @@ class Keyset(NamedTuple):
     @classmethod
     def of(cls, types: tuple[type[KeyPart], ...], *binding: object) -> "Keyset":
         """The keyset of a list that ``binding`` (its name, tenant, filter, order) tells from every other."""
-        digest = hashlib.sha256(orjson.dumps(binding))
-        return cls(types, digest.hexdigest()[:12])
+        return cls(types, _mark(orjson.dumps(binding)))
 
     def cursor(self, key: Sequence[KeyPart]) -> str:
         """The cursor that stands on the row with ``key``."""
@@ -50,6 +50,11 @@ class Keyset(NamedTuple):
         if not isinstance(decoded, list) or len(decoded) != len(self.types) + 1 or decoded[0] != self.mark:
             raise BadCursorError
         return tuple(_part(part, kind) for part, kind in zip(decoded[1:], self.types, strict=True))
+
+
+@lru_cache(maxsize=1024)
+def _mark(binding: bytes) -> str:
+    return hashlib.sha256(binding).hexdigest()[:12]
 
 
 def _part(part: Any, kind: type[KeyPart]) -> KeyPart:

@@ -1,6 +1,7 @@
 """GraphQL over HTTP (the GraphQL-over-HTTP specification): ``POST`` and ``GET /graphql``."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -136,7 +137,8 @@ async def _frames(answers: Answer | AsyncIterator[Answer]) -> AsyncIterator[byte
     yield frame(b"", event="complete")
 
 
-def preferred(accept: str, offers: Sequence[str]) -> str | None:
+@lru_cache(maxsize=256)
+def preferred(accept: str, offers: tuple[str, ...]) -> str | None:
     """Which of ``offers`` the header ``Accept`` prefers, by RFC 9110, 12.5.1; None if it takes none of them.
 
     The most specific range that fits an offer gives its quality. Among equals the one that is named counts more than

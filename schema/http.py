@@ -1,7 +1,8 @@
 """What both doors do with HTTP: bounded bodies, exact content types, credentials, and errors as documents."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any, TypeVar
 
 import orjson
@@ -85,11 +86,40 @@ def credential(headers: Headers) -> BearerToken | None:
     return BearerToken(text)
 
 
+Network = IPv4Network | IPv6Network
+
+
+def client_address(scope: Scope, trusted: Sequence[Network]) -> str | None:
+    """Where the request comes from: its peer; or, where that is a trusted proxy, the last address in
+    ``X-Forwarded-For`` that is not one of them. What stands further left in it is the client's own word.
+    """
+    peer = scope.get("client")
+    address = None if peer is None else str(peer[0])
+    if not trusted or not _in(address, trusted):
+        return address
+    for hop in reversed(",".join(Headers(scope=scope).getlist("x-forwarded-for")).split(",")):
+        address = hop.strip() or address
+        if not _in(address, trusted):
+            break
+    return address
+
+
+def _in(address: str | None, networks: Sequence[Network]) -> bool:
+    try:
+        parsed = ip_address(address or "")
+    except ValueError:
+        return False
+    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
+    return any(parsed in network for network in networks)
+
+
 def require_json(headers: Headers) -> None:
     """Raise HttpError 415 unless the body is declared as JSON in UTF-8: exactly, since a browser can send any other
     type across sites without asking first.
     """
     given = headers.getlist("content-type")
+    if given == ["application/json"]:
+        return
     media_type, *parameters = (part.strip().lower() for part in given[0].split(";")) if len(given) == 1 else ("",)
     if media_type != "application/json" or any(p not in {"charset=utf-8", 'charset="utf-8"'} for p in parameters):
         error = ApiError(ErrorCode.INVALID_ARGUMENT, "The content type must be application/json, in UTF-8.")
