@@ -393,3 +393,40 @@ async def test_times_at_the_edge_of_a_cursor_are_no_500(world: World, door: Door
             world, "acme-admin", "siteTokens.list", after=forged([MARKS["siteTokens.list"], microseconds, "jt_0"])
         )
         assert outcome.code in {"OK", "INVALID_ARGUMENT"}, microseconds
+
+
+async def test_nested_pages_go_on_where_they_ended(world: World) -> None:
+    """``Site.siteTokens`` page by page, by edges' cursors; the same list at the root takes the same cursors; a cursor
+    of another site, a bad one, and ``first`` out of bounds are INVALID_ARGUMENT there too.
+    """
+    berlin, dublin = await world.site_id("Acme Berlin"), await world.site_id("Acme Dublin")
+    minted = []
+    for number, site in enumerate((berlin, berlin, dublin, berlin)):
+        of_site = {"tenantId": "acme", "siteId": site, "ttlSeconds": 60, "idempotencyKey": f"k{number}"}
+        minted.append((await HTTP.call(world, "acme-admin", "siteTokens.create", **of_site)).ok["id"])
+    query = """query ($id: ID!, $first: Int! = 1, $after: String) {
+        site(id: $id) { siteTokens(first: $first, after: $after) { totalCount edges { cursor node { id } } pageInfo { hasNextPage hasPreviousPage startCursor endCursor } } } }"""
+
+    async def nested(site: str, **more: Any) -> Any:
+        answer = await world.graphql("acme-viewer", query, id=site, **more)
+        return answer["errors"][0]["extensions"] if "errors" in answer else answer["data"]["site"]["siteTokens"]
+
+    found, after = [], None
+    for position in range(3):
+        page = await nested(berlin, after=after)
+        [edge] = page["edges"]
+        found.append(edge["node"]["id"])
+        after = edge["cursor"]
+        info = {"hasNextPage": position < 2, "hasPreviousPage": position > 0, "startCursor": after, "endCursor": after}
+        assert (page["pageInfo"], page["totalCount"]) == (info, 3)
+        rest = (await HTTP.call(world, "acme-viewer", "siteTokens.list", siteId=berlin, after=after)).ok["items"]
+        assert len(rest) == 2 - position
+    assert found == [minted[3], minted[1], minted[0]]
+    for site, wrong, path in (
+        (dublin, {"after": after}, "after"),
+        (berlin, {"after": "nonsense"}, "after"),
+        (berlin, {"first": 0}, "first"),
+        (berlin, {"first": 201}, "first"),
+    ):
+        error = await nested(site, **wrong)
+        assert (error["code"], [fault["path"] for fault in error["fields"]]) == ("INVALID_ARGUMENT", [path]), wrong
