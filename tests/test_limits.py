@@ -165,8 +165,9 @@ async def test_hostile_documents_are_refused_at_once(source: str) -> None:
         pytest.param('{ a(b: "' + "\\" * 120_000, id="only escapes"),
         pytest.param("{ things { id } }" + "# " * 60_000 + "\n}", id="a long comment"),
         pytest.param(
-            "{" + ("things {" + "children { children { children { id name } } }" * 16 + "}") * 8 + "}",
-            id="G2 fields that merge with many others on every level",
+            "{ things { ...f60 } }"
+            + "".join(f" fragment f{n} on Thing {{{'...{' * 6}...f{n - 1}{'}' * 6}}}" for n in range(60, 0, -1)),
+            id="a long chain of fragments that are deep themselves",
         ),
         pytest.param(
             "{ things { ...f240 } }" + "".join(f" fragment f{n} on Thing {{...f{n - 1}}}" for n in range(240, 0, -1)),
@@ -197,6 +198,15 @@ def test_circular_fragments(fragments: str) -> None:
     for source in ("{ things { ...a } } " + fragments, "{ things { id } } " + fragments):
         assert refused(source).code is ErrorCode.INVALID_ARGUMENT
         assert least_seconds(rule(source)) < 0.005
+
+
+@pytest.mark.anyio
+async def test_fields_that_merge_on_every_level() -> None:
+    """G2: where validation would compare all with all, it is cut off and says so."""
+    inside = "children(first: 1) { children(first: 1) { id name } }" * 12
+    body = await ask(small_engine(), "{" + f"things(first: 1) {{ {inside} }}" * 8 + "}")
+    assert codes_of(body) == {"RESOURCE_EXHAUSTED"}
+    assert "the same fields too often" in body["errors"][0]["message"]
 
 
 @pytest.mark.anyio
