@@ -84,7 +84,7 @@ class CompiledOperation:
     def _plan(self, variable_values: VariableValues) -> Plan:
         """The code for this combination of conditions. Raises GraphQLError if a condition is null."""
         coerced = variable_values.coerced
-        key = tuple([coerced.get(name, ...) for name in self._conditions])
+        key = tuple([coerced.get(name) for name in self._conditions])
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = Plan(

@@ -351,16 +351,16 @@ async def compare(schema: GraphQLSchema, case: Case, make_context: Callable[[int
             operation_name=case.operation_name,
         )
         expected: ExecutionResult = await pending if is_awaitable(pending) else pending
-        await _quiet()
+        await quiet()
         got = await compiled.execute(None, make_context(seed), variables)
-        await _quiet()
+        await quiet()
         if told(got) != told(expected):
             raise Difference(_report(case, seed, told(expected), told(got)))
         failed += expected.errors is not None
     return failed
 
 
-async def _quiet() -> None:
+async def quiet() -> None:
     """Let abandoned siblings end."""
     while len(tasks := asyncio.all_tasks()) > 1:
         await asyncio.wait(tasks - {asyncio.current_task()})

@@ -20,6 +20,7 @@ from tests.graphql_documents import (
     Case,
     Difference,
     cases,
+    quiet,
     run_one,
     run_parallel,
     write_case,
@@ -266,6 +267,40 @@ async def test_mutations_run_one_after_the_other() -> None:
     operation = compiled('mutation { a: step(name: "a") b: step(name: "b") }', over=over)
     assert (await run(operation, None)).data == {"a": "a", "b": "b"}
     assert events == ["begin a", "end a", "begin b", "end b"]
+
+
+@pytest.mark.anyio
+async def test_siblings_of_a_null_that_propagates_are_not_abandoned() -> None:
+    ended: list[int] = []
+
+    @strawberry.type
+    class Work:
+        number: int
+
+        @strawberry.field
+        async def done(self) -> int:
+            await asyncio.sleep(0)
+            ended.append(self.number)
+            return self.number
+
+        @strawberry.field
+        def strict(self) -> int:
+            if self.number == 3:
+                raise LookupError
+            return self.number
+
+    @strawberry.type
+    class Works:
+        @strawberry.field
+        def works(self) -> list[Work]:
+            return [Work(number=number) for number in (1, 2, 3, 4)]
+
+    over = strawberry.Schema(Works, config=StrawberryConfig(default_resolver=member))._schema
+    result = await run(compiled("{ works { done strict } }", over=over), None)
+    assert result.data is None
+    assert [error.path for error in result.errors or ()] == [["works", 2, "strict"]]
+    await quiet()
+    assert ended == [3, 1, 2], "those of the failed row were the first to be let go"
 
 
 @pytest.mark.anyio
