@@ -1,7 +1,7 @@
 """The composition root: what a running server is made of, its routes, and its background tasks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
@@ -16,7 +17,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from logs import RequestLog
-from models import journal, keyfiles, migrate
+from models import agent_auth, journal, keyfiles, leases, migrate
+from models.agent_auth import AgentKeyring
+from models.broker import Broker
 from models.db import OUT_OF_REACH, Database, unavailable
 from models.errors import ApiError, ErrorCode, not_found
 from models.feed import Feed
@@ -24,25 +27,31 @@ from models.hashing import Hasher, Pepper
 from models.iam import BindingDecisionPoint
 from models.keyring import IAM_CHANNEL, Keyring
 from models.listener import listen
+from models.refusals import Refusals
 from models.relay import LogSink, Relay
 from models.secret_store import LocalStore
 from models.sensitive import BearerToken
+from models.throttle import Throttle
 from resolvers import openapi
-from resolvers.http import OperationEndpoint
-from resolvers.registry import OPERATIONS
+from resolvers.http import Enter, OperationEndpoint
+from resolvers.registry import AGENT_METHODS, OPERATIONS, AgentMethod, Operation
 from resolvers.root import schema
 from resolvers.watch import WatchEndpoint
-from schema.context import KeyedLocks, RequestContext, Services
+from schema.context import AgentVisit, KeyedLocks, RequestContext, Services, Visit
 from schema.engine import Engine
 from schema.graphql_http import GraphQLEndpoint
 from schema.graphql_ws import GraphQLSocketEndpoint
-from schema.http import Authenticate, problem, request_id
+from schema.http import Authenticate, client_address, credential, problem, request_id
 from schema.limits import Limits
 from settings import Settings, SettingsError
 
 log = structlog.get_logger(__name__)
 
 LAST_USE_SECONDS = 5.0
+SWEEP_SECONDS = 1.0
+
+BROKER_POOL_SIZE = 2
+"""Hand-overs are rare; those beyond it wait."""
 
 BACKLOG = Gauge("bc_outbox_backlog", "Committed events that wait for delivery.")
 
@@ -69,6 +78,12 @@ async def open_services(settings: Settings) -> Services:
         size=settings.database_pool_size,
         timeout_seconds=settings.database_timeout_seconds,
     )
+    broker_database = await Database.open(
+        database_url(settings),
+        role="bc_broker",
+        size=BROKER_POOL_SIZE,
+        timeout_seconds=settings.database_timeout_seconds,
+    )
     return Services(
         database=database,
         keyring=Keyring(database, ttl_seconds=settings.auth_cache_ttl_seconds),
@@ -78,6 +93,12 @@ async def open_services(settings: Settings) -> Services:
         decisions=BindingDecisionPoint(database),
         minting=KeyedLocks(),
         feed=Feed(database),
+        agents=AgentKeyring(database, ttl_seconds=settings.auth_cache_ttl_seconds),
+        broker=Broker(broker_database, settings.keys_dir),
+        throttle=Throttle(
+            per_address=settings.enroll_failures_per_address, per_token=settings.enroll_failures_per_token
+        ),
+        refusals=Refusals(database),
     )
 
 
@@ -119,10 +140,15 @@ def create_app(settings: Settings, services: Services) -> ASGIApp:
             authenticate, unavailable, timeout_seconds=settings.request_timeout_seconds
         ),
     }
-    for operation in OPERATIONS:
-        doors[operation.path] = OperationEndpoint(
-            operation,
-            authenticate,
+    operator, visitor, agent = entries(settings, services)
+    methods: list[tuple[Operation[Any, Any] | AgentMethod[Any, Any, Any], Enter]] = [
+        *((operation, operator) for operation in OPERATIONS),
+        *((method, agent if method.signed else visitor) for method in AGENT_METHODS),
+    ]
+    for method, enter in methods:
+        doors[method.path] = OperationEndpoint(
+            method,
+            enter,
             unavailable,
             max_body_bytes=settings.max_body_bytes,
             timeout_seconds=settings.request_timeout_seconds,
@@ -175,6 +201,26 @@ def authenticator(services: Services) -> Authenticate:
     return authenticate
 
 
+def entries(settings: Settings, services: Services) -> tuple[Enter, Enter, Enter]:
+    """How requests of the HTTP door come in: of operators, of whoever comes, and of agents."""
+    authenticate = authenticator(services)
+
+    async def operator(scope: Scope) -> RequestContext:
+        return await authenticate(credential(Headers(scope=scope)), request_id(scope))
+
+    async def visitor(scope: Scope) -> Visit:
+        return Visit(client_address(scope, settings.trusted_proxies), request_id(scope), services)
+
+    async def agent(scope: Scope) -> AgentVisit:
+        address, token = client_address(scope, settings.trusted_proxies), credential(Headers(scope=scope))
+        known = None if token is None else await services.agents.authenticate(token, address=address)
+        if known is None:
+            raise ApiError(ErrorCode.UNAUTHENTICATED)
+        return AgentVisit(address, request_id(scope), services, known)
+
+    return operator, visitor, agent
+
+
 # --- background --------------------------------------------------------------------------------------------------
 
 
@@ -203,7 +249,10 @@ def _lifespan(settings: Settings, services: Services) -> Callable[[Starlette], A
             for name, work in (
                 ("listener", listen(url, handlers, on_gap=may_have_missed, timeout_seconds=timeout_seconds)),
                 ("relay", relay.run()),
-                ("last use", _flush_last_use(services.keyring)),
+                ("last use", _often("last_use", LAST_USE_SECONDS, services.keyring.flush_last_use)),
+                ("last seen", _often("last_seen", LAST_USE_SECONDS, services.agents.flush_last_seen)),
+                ("refusals", _often("refusals", SWEEP_SECONDS, services.refusals.flush)),
+                ("leases", _often("lease_sweep", SWEEP_SECONDS, lambda: _sweep(services.database))),
             )
         ]
         try:
@@ -213,18 +262,32 @@ def _lifespan(settings: Settings, services: Services) -> Callable[[Starlette], A
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             services.hasher.close()
+            await services.broker.close()
             await services.database.close()
 
     return lifespan
 
 
-async def _flush_last_use(keyring: Keyring) -> None:
+async def _often(name: str, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    """Do ``work`` every so often, for ever; while the database is out of reach it is only noted."""
     while True:
-        await asyncio.sleep(LAST_USE_SECONDS)
+        await asyncio.sleep(seconds)
         try:
-            await keyring.flush_last_use()
+            await work()
         except OUT_OF_REACH as error:
-            log.warning("last_use.lost", error=type(error).__name__)
+            log.warning("background.failed", work=name, error=type(error).__name__)
+
+
+async def _sweep(database: Database) -> None:
+    """End the boot leases that are over, with their events, and forget JWTs that are too old to come again."""
+    while True:
+        async with database.transaction() as tx:
+            ended = await leases.end_expired(tx)
+            for term in ended:
+                await journal.publish(tx, leases.ended_event(term))
+        if len(ended) < leases.SWEEP_BATCH:
+            break
+    await agent_auth.forget_used(database)
 
 
 # --- small routes ------------------------------------------------------------------------------------------------

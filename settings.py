@@ -6,6 +6,7 @@ from it, so a setting is documented by declaring it.
 
 import os
 from collections.abc import Mapping
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -76,6 +77,16 @@ class Settings(BaseSettings):
     graphql_max_subscriptions: int = Field(20, ge=1, description="Operations that one WebSocket may hold.")
     allowed_origins: tuple[str, ...] = Field(
         (), description="Origins (JSON list) whose pages may open WebSockets, beside the server's own."
+    )
+
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = Field(
+        (), description="Networks (JSON list) of the proxies whose `X-Forwarded-For` says where agents enrol from."
+    )
+    enroll_failures_per_address: int = Field(
+        300, ge=1, description="Failed enrolments of one address in a minute; then RESOURCE_EXHAUSTED."
+    )
+    enroll_failures_per_token: int = Field(
+        100, ge=1, description="Failed enrolments with one token in a minute; then RESOURCE_EXHAUSTED."
     )
 
     argon2_time_cost: int = Field(2, ge=1, le=100, description="argon2id passes (OWASP: 2).")

@@ -1,5 +1,6 @@
-"""The HTTP door: ``POST /api/compute/{resource}/{method}`` for every registered operation."""
+"""The HTTP door: ``POST /api/compute/{resource}/{method}`` for every registered operation and agents' method."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -10,18 +11,18 @@ from starlette.types import Receive, Scope, Send
 
 from models.errors import ApiError, ErrorCode
 from models.pages import Page
-from resolvers.registry import Operation
+from resolvers.registry import AgentMethod, Operation
 from resolvers.site_tokens import MintedSiteToken
 from schema.http import (
-    Authenticate,
     Classify,
     HttpError,
     answer_or_problem,
-    credential,
     read_body,
-    request_id,
     require_json,
 )
+
+Enter = Callable[[Scope], Awaitable[Any]]
+"""Makes the context of a request: who calls. Raises ApiError UNAUTHENTICATED or UNAVAILABLE."""
 
 
 class OperationEndpoint:
@@ -29,15 +30,15 @@ class OperationEndpoint:
 
     def __init__(
         self,
-        operation: Operation[Any, Any],
-        authenticate: Authenticate,
+        operation: Operation[Any, Any] | AgentMethod[Any, Any, Any],
+        enter: Enter,
         classify: Classify,
         *,
         max_body_bytes: int,
         timeout_seconds: float,
     ) -> None:
         self._operation = operation
-        self._authenticate = authenticate
+        self._enter = enter
         self._classify = classify
         self._max_body_bytes = max_body_bytes
         self._timeout_seconds = timeout_seconds
@@ -62,7 +63,7 @@ class OperationEndpoint:
         if scope["method"] != "POST":
             raise HttpError(405, ApiError(ErrorCode.INVALID_ARGUMENT, "Use POST."), {"allow": "POST"})
         require_json(headers)
-        context = await self._authenticate(credential(headers), request_id(scope))
+        context = await self._enter(scope)
         body = await read_body(headers, receive, self._max_body_bytes)
         return encode(await self._operation(context, self._operation.input.of_json(body)))
 
@@ -82,7 +83,7 @@ def encode(answer: Any) -> bytes:
             members["token"] = answer.bearer.reveal()
     else:
         members = _record(answer)
-    return orjson.dumps(members, option=orjson.OPT_UTC_Z)
+    return orjson.dumps(members, default=_record, option=orjson.OPT_UTC_Z)
 
 
 _NAMES: dict[type, tuple[str, ...]] = {}

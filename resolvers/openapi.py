@@ -8,7 +8,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import models_json_schema
 
 from models.errors import HTTP_STATUS, ErrorCode
-from resolvers.registry import OPERATIONS, Operation
+from resolvers.registry import AGENT_METHODS, OPERATIONS, AgentMethod, Operation
 
 _REF = "#/components/schemas/{model}"
 _CONFIG = ConfigDict(alias_generator=to_camel, json_schema_serialization_defaults_required=True)
@@ -34,7 +34,10 @@ class Problem(BaseModel):
     fields: list[FieldFault] | None = None
 
 
-def _record_model(operation: Operation[Any, Any]) -> type[BaseModel]:
+Method = Operation[Any, Any] | AgentMethod[Any, Any, Any]
+
+
+def _record_model(operation: Method) -> type[BaseModel]:
     """The answer as a model: the row type's fields, and the bearer where the operation may mint one."""
     fields: dict[str, Any] = {name: (kind, ...) for name, kind in get_type_hints(operation.record).items()}
     name = operation.record.__name__.removesuffix("Row")
@@ -48,12 +51,20 @@ def _record_model(operation: Operation[Any, Any]) -> type[BaseModel]:
     return cast("type[BaseModel]", record)
 
 
+def _security(method: Method) -> dict[str, Any]:
+    """What a method asks for where it is not an API key."""
+    if isinstance(method, Operation):
+        return {}
+    return {"security": [{"agent": []}] if method.signed else []}
+
+
 @lru_cache(maxsize=1)
 def document() -> dict[str, Any]:
     """The document. It is the same for every caller, and changes only with the code."""
-    answers = {operation.name: _record_model(operation) for operation in OPERATIONS}
+    methods: list[Method] = [*OPERATIONS, *AGENT_METHODS]
+    answers = {operation.name: _record_model(operation) for operation in methods}
     models: list[tuple[type[BaseModel], Any]] = [(Problem, "serialization")]
-    for operation in OPERATIONS:
+    for operation in methods:
         models += [(operation.input, "validation"), (answers[operation.name], "serialization")]
     references, schemas = models_json_schema(list(dict.fromkeys(models)), ref_template=_REF)
     problem = {"application/problem+json": {"schema": references[Problem, "serialization"]}}
@@ -95,9 +106,10 @@ def document() -> dict[str, Any]:
                         },
                         **failures,
                     },
+                    **_security(operation),
                 }
             }
-            for operation in OPERATIONS
+            for operation in methods
         },
         "components": {
             "schemas": schemas["$defs"],
@@ -106,7 +118,15 @@ def document() -> dict[str, Any]:
                     "type": "http",
                     "scheme": "bearer",
                     "description": "An API key `bck_<id>.<secret>`.",
-                }
+                },
+                "agent": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "bearerFormat": "JWT",
+                    "description": "A JWT by the agent's key, good for one request: EdDSA, header `kid` the agent's id "
+                    "and `typ` `bc-agent+jwt`; claims `iss` and `sub` the agent's id, `aud` `better-compute`, `iat`, "
+                    "`exp` at most 60 s later, and a new `jti`.",
+                },
             },
         },
     }

@@ -6,14 +6,15 @@ Registering an operation makes its HTTP method and its entry in the OpenAPI docu
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from models import journal
 from models.errors import ApiError
-from schema.context import Op, RequestContext
+from schema.context import AgentVisit, Op, RequestContext, Visit
 from schema.inputs import Input
 
 In = TypeVar("In", bound=Input)
+By = TypeVar("By", bound=Visit)
 Out = TypeVar("Out")
 
 
@@ -76,6 +77,54 @@ def operation(
         given: type[In] = inspect.signature(run, eval_str=True).parameters["given"].annotation
         registered = Operation(resource, method, given, record, paged, run)
         OPERATIONS.append(registered)
+        return registered
+
+    return register
+
+
+@dataclass(frozen=True, slots=True)
+class AgentMethod(Generic[By, In, Out]):
+    """A method of the agents' door: HTTP only. ``signed``: the request carries the agent's JWT."""
+
+    name: str
+    path: str
+    input: type[In]
+    record: type
+    run: Callable[[By, In], Awaitable[Out]]
+    signed: bool
+    paged: ClassVar[bool] = False
+
+    @property
+    def resource(self) -> str:
+        """``siteAgents``, of ``siteAgents.enroll``."""
+        return self.name.partition(".")[0]
+
+    @property
+    def description(self) -> str:
+        """What it promises: the docstring of its function."""
+        return inspect.getdoc(self.run) or ""
+
+    async def __call__(self, visit: By, given: In) -> Out:
+        """Run it for a visitor on a validated input. Raises ApiError."""
+        return await self.run(visit, given)
+
+
+AGENT_METHODS: list[AgentMethod[Any, Any, Any]] = []
+"""Every method of the agents' door, in the order of its definition."""
+
+
+def agent_method(
+    name: str, record: type, *, path: str | None = None
+) -> Callable[[Callable[[By, In], Awaitable[Out]]], AgentMethod[By, In, Out]]:
+    """Register a function as a method of the agents' door. What it takes first says whether it is signed for:
+    an AgentVisit, or a Visit of whoever comes. ``record`` is the row type it answers.
+    """
+
+    def register(run: Callable[[By, In], Awaitable[Out]]) -> AgentMethod[By, In, Out]:
+        visit, given = (parameter.annotation for parameter in inspect.signature(run, eval_str=True).parameters.values())
+        where = path or f"/api/compute/{name.replace('.', '/')}"
+        registered = AgentMethod(name, where, given, record, run, visit is AgentVisit)
+        AGENT_METHODS.append(registered)
         return registered
 
     return register

@@ -7,19 +7,23 @@ from typing import Annotated, Any
 import strawberry
 from strawberry.schema.config import StrawberryConfig
 
-from models import site_tokens, sites
+from models import agents, site_tokens, sites
+from models.agents import AgentRow
 from models.audit import AuditRow
 from models.errors import not_found
 from models.feed import FeedRow
-from models.iam import FLEET, tenant_resource
-from models.ids import SITE_ID_PATTERN, TOKEN_ID_PATTERN
+from models.grants import GrantRow
+from models.iam import FLEET, Actor, tenant_resource
+from models.ids import AGENT_ID_PATTERN, SITE_ID_PATTERN, TOKEN_ID_PATTERN
 from models.pages import Page
 from models.projection import view_of, widest_view
 from models.secrets import PutRow, SecretRow
 from models.site_tokens import SiteTokenRow
 from models.sites import SiteRow
+from resolvers.agents import get_site_agent, list_site_agents, revoke_site_agent
 from resolvers.audit import list_audit_events
 from resolvers.events import follow_events
+from resolvers.grants import grant_secret, list_secret_grants, revoke_secret_grant
 from resolvers.secrets import list_secrets, put_secret
 from resolvers.site_tokens import (
     create_site_token,
@@ -27,10 +31,18 @@ from resolvers.site_tokens import (
     revoke_site_token,
 )
 from resolvers.sites import create_site, delete_site, get_site, list_sites, update_site
+from schema.agents import RevokeSiteAgentInput, RevokeSiteAgentPayload, SiteAgent, SiteAgentFilter
 from schema.audit import AuditEvent, AuditFilter
 from schema.context import Info
 from schema.enums import ErrorCode, SecretScope
 from schema.events import FollowInput, SiteEvent
+from schema.grants import (
+    GrantSecretInput,
+    GrantSecretPayload,
+    RevokeSecretGrantInput,
+    RevokeSecretGrantPayload,
+    SecretGrant,
+)
 from schema.inputs import DEFAULT_FIRST
 from schema.plain import member
 from schema.relay import Connection, Node
@@ -71,6 +83,12 @@ def _given(**members: Any) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value is not UNSET}
 
 
+def _reaches(actor: Actor, row: SiteTokenRow | AgentRow) -> bool:
+    """Whether the caller sees what belongs to the row's tenant and site."""
+    view = view_of(actor, row.tenant_id)
+    return view is not None and (view.site_ids is None or row.site_id in view.site_ids)
+
+
 @strawberry.type(description="Reads. What the caller may not see does not exist for it.")
 class Query:
     """The query root."""
@@ -94,7 +112,7 @@ class Query:
         self,
         info: Info,
         id: Annotated[ID, argument(description="The object's id.")],  # noqa: A002 - Relay's name
-    ) -> SiteRow | SiteTokenRow:
+    ) -> SiteRow | SiteTokenRow | AgentRow:
         """By the id's form, through the same predicates as everything else. No other text reaches PostgreSQL, which
         takes no NUL.
         """
@@ -102,10 +120,14 @@ class Query:
         if re.fullmatch(SITE_ID_PATTERN, id):
             if (site := await sites.find(database, widest_view(actor), id)) is not None:
                 return site
-        elif re.fullmatch(TOKEN_ID_PATTERN, id) and (token := await site_tokens.find_any(database, id)) is not None:
-            view = view_of(actor, token.tenant_id)
-            if view is not None and (view.site_ids is None or token.site_id in view.site_ids):
+        elif re.fullmatch(TOKEN_ID_PATTERN, id):
+            token = await site_tokens.find_any(database, id)
+            if token is not None and _reaches(actor, token):
                 return token
+        elif re.fullmatch(AGENT_ID_PATTERN, id):
+            agent = (await agents.find_many(database, [id])).get(id)
+            if agent is not None and _reaches(actor, agent):
+                return agent
         raise not_found()
 
     @strawberry.field(description=get_site.description, graphql_type=Site | None)
@@ -145,6 +167,45 @@ class Query:
         """``siteTokens.list``."""
         given = _given(tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter)
         return await list_site_tokens(info.context, list_site_tokens.input_of(**given))
+
+    @strawberry.field(description=get_site_agent.description, graphql_type=SiteAgent | None)
+    async def site_agent(
+        self,
+        info: Info,
+        id: Annotated[ID, argument(description="The agent's id.")],  # noqa: A002 - the contract's name
+        tenant_id: TenantArgument = UNSET,
+    ) -> AgentRow:
+        """``siteAgents.get``."""
+        given = get_site_agent.input_of(**_given(tenant_id=tenant_id, agent_id=id))
+        return await get_site_agent(info.context, given)
+
+    @strawberry.field(description=list_site_agents.description, graphql_type=Connection[SiteAgent])
+    async def site_agents(
+        self,
+        info: Info,
+        tenant_id: TenantArgument = UNSET,
+        site_id: Annotated[ID | None, argument(description="Only agents of this site.")] = UNSET,
+        first: FirstArgument = DEFAULT_FIRST,
+        after: AfterArgument = UNSET,
+        filter: Annotated[SiteAgentFilter | None, argument(description="Conditions that must all hold.")] = UNSET,  # noqa: A002
+    ) -> Page[AgentRow]:
+        """``siteAgents.list``."""
+        given = _given(tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter)
+        return await list_site_agents(info.context, list_site_agents.input_of(**given))
+
+    @strawberry.field(description=list_secret_grants.description, graphql_type=Connection[SecretGrant])
+    async def secret_grants(
+        self,
+        info: Info,
+        tenant_id: TenantArgument = UNSET,
+        reference: Annotated[str | None, argument(description="Only grants of this secret.")] = UNSET,
+        site_id: Annotated[ID | None, argument(description="Only grants to this site.")] = UNSET,
+        first: FirstArgument = DEFAULT_FIRST,
+        after: AfterArgument = UNSET,
+    ) -> Page[GrantRow]:
+        """``secrets.listGrants``."""
+        given = _given(tenant_id=tenant_id, reference=reference, site_id=site_id, first=first, after=after)
+        return await list_secret_grants(info.context, list_secret_grants.input_of(**given))
 
     @strawberry.field(description=list_secrets.description, graphql_type=Connection[Secret])
     async def secrets(
@@ -232,6 +293,33 @@ class Mutation:
         """``secrets.put``."""
         return await put_secret(info.context, input)
 
+    @strawberry.mutation(description=grant_secret.description, graphql_type=GrantSecretPayload)
+    async def grant_secret(
+        self,
+        info: Info,
+        input: Annotated[GrantSecretInput, argument(description="The secret and the site.")],  # noqa: A002
+    ) -> dict[str, GrantRow]:
+        """``secrets.grant``."""
+        return {"secret_grant": await grant_secret(info.context, input)}
+
+    @strawberry.mutation(description=revoke_secret_grant.description, graphql_type=RevokeSecretGrantPayload)
+    async def revoke_secret_grant(
+        self,
+        info: Info,
+        input: Annotated[RevokeSecretGrantInput, argument(description="The secret and the site.")],  # noqa: A002
+    ) -> dict[str, GrantRow]:
+        """``secrets.revokeGrant``."""
+        return {"secret_grant": await revoke_secret_grant(info.context, input)}
+
+    @strawberry.mutation(description=revoke_site_agent.description, graphql_type=RevokeSiteAgentPayload)
+    async def revoke_site_agent(
+        self,
+        info: Info,
+        input: Annotated[RevokeSiteAgentInput, argument(description="The agent to revoke.")],  # noqa: A002
+    ) -> dict[str, AgentRow]:
+        """``siteAgents.revoke``."""
+        return {"site_agent": await revoke_site_agent(info.context, input)}
+
 
 @strawberry.type(
     description="What happens, as it happens: over a WebSocket (graphql-transport-ws) or server-sent events."
@@ -265,7 +353,7 @@ schema = strawberry.Schema(
     query=Query,
     mutation=Mutation,
     subscription=Subscription,
-    types=[Site, SiteToken, ErrorCode],
+    types=[Site, SiteToken, SiteAgent, ErrorCode],
     config=StrawberryConfig(default_resolver=member, scalar_map=SCALARS),
 )
 """The GraphQL schema, in Strawberry's terms."""

@@ -11,6 +11,7 @@ from models.pages import Page
 from models.sensitive import BearerToken
 from models.site_tokens import SiteTokenDraft, SiteTokenQuery, SiteTokenRow
 from resolvers import sites as site_resolvers
+from resolvers.agents import revoke_agents_of_token
 from resolvers.registry import operation
 from schema.context import Op
 from schema.inputs import value_of
@@ -81,8 +82,10 @@ async def create_site_token(op: Op, given: CreateSiteTokenInput) -> MintedSiteTo
 async def revoke_site_token(op: Op, given: RevokeSiteTokenInput) -> SiteTokenRow:
     """Revokes a site token at once and returns its record with `revokedAt` set.
 
-    Revoking a revoked token returns it unchanged and publishes nothing. Anything but a site token of this tenant and
-    site is NOT_FOUND. A first revocation publishes security.site-token.revoked.
+    Agents that enrolled with it go on, unless `revokeAgents` is set: then they are revoked with it, and lose their
+    boot lease. Revoking a revoked token returns it unchanged and publishes nothing for it. Anything but a site token of
+    this tenant and site is NOT_FOUND. A first revocation publishes security.site-token.revoked, and
+    security.site-agent.revoked for each agent.
     """
     await site_resolvers.owned_site(op, given.tenant_id, given.site_id)
     found = await site_tokens.find(op.database, given.tenant_id, given.token_id)
@@ -91,11 +94,13 @@ async def revoke_site_token(op: Op, given: RevokeSiteTokenInput) -> SiteTokenRow
     await op.authorize(Action.SITES_MANAGE, site_resource(given.tenant_id, given.site_id), given.tenant_id)
     async with op.database.transaction() as tx:
         row = await site_tokens.revoke(tx, given.tenant_id, given.token_id)
-        if row is not None:
-            await journal.record(tx, op.take_audit(), site_tokens.revoked_event(row))
-            return row
-        await journal.audit(tx, op.take_audit())
-    return await _stored(op, given.tenant_id, given.token_id)
+        events = [] if row is None else [site_tokens.revoked_event(row)]
+        if given.revoke_agents:  # a token that was revoked before enrols nobody any more; this one is locked
+            events += await revoke_agents_of_token(tx, given.tenant_id, given.token_id)
+        await journal.audit(tx, op.take_audit(), {"tokenId": given.token_id, "revokeAgents": given.revoke_agents})
+        for event in events:
+            await journal.publish(tx, event)
+    return row or await _stored(op, given.tenant_id, given.token_id)
 
 
 def _replay(stored: SiteTokenRow, site_id: str) -> MintedSiteToken:

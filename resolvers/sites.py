@@ -1,6 +1,6 @@
 """What is done with sites."""
 
-from models import journal, site_tokens, sites
+from models import journal, leases, site_tokens, sites
 from models.db import Transaction
 from models.errors import ApiError, ErrorCode, invalid, not_found
 from models.iam import ROOT_TENANT_ID, Action, site_resource, tenant_exists, tenant_resource
@@ -102,10 +102,11 @@ async def update_site(op: Op, given: UpdateSiteInput) -> SiteRow:
 
 @operation("sites", "delete", SiteRow)
 async def delete_site(op: Op, given: DeleteSiteInput) -> SiteRow:
-    """Deletes a site. It keeps its record for its owner; its tokens are revoked; nobody else sees it any more.
+    """Deletes a site. It keeps its record for its owner; its tokens are revoked and its boot lease ends at once; nobody
+    else sees it any more.
 
-    Deleting a deleted site returns it unchanged and publishes nothing. Publishes compute.site.deleted, and
-    security.site-token.revoked for each token.
+    Deleting a deleted site returns it unchanged and publishes nothing. Publishes compute.site.deleted,
+    security.site-token.revoked for each token, and compute.boot-lease.released for a holder.
     """
     found = await owned_site(op, given.tenant_id, given.site_id)
     await op.authorize(Action.SITES_MANAGE, site_resource(given.tenant_id, given.site_id), given.tenant_id)
@@ -117,9 +118,12 @@ async def delete_site(op: Op, given: DeleteSiteInput) -> SiteRow:
         _check_revision(before, value_of(given.expected_revision))
         row = await sites.delete(tx, before)
         revoked = await site_tokens.revoke_all(tx, row.tenant_id, row.id)
+        ended = await leases.end_of_site(tx, row.tenant_id, row.id)
         await _record(tx, op, "compute.site.deleted", row)
         for token in revoked:
             await journal.publish(tx, site_tokens.revoked_event(token))
+        if ended is not None:
+            await journal.publish(tx, leases.ended_event(ended))
     return row
 
 

@@ -10,7 +10,10 @@ from weakref import WeakValueDictionary
 import strawberry
 from strawberry.dataloader import DataLoader
 
-from models import site_tokens, sites
+from models import agents, leases, site_tokens, sites
+from models.agent_auth import Agent, AgentKeyring
+from models.agents import AgentRow
+from models.broker import Broker
 from models.db import Database
 from models.errors import ApiError, ErrorCode, not_found
 from models.feed import Feed
@@ -18,12 +21,15 @@ from models.hashing import Hasher, Pepper
 from models.iam import Action, Actor, DecisionPoint, Resource, tenant_exists
 from models.journal import Audit, Decision
 from models.keyring import Keyring
+from models.leases import LeaseRow, SiteKey, TermRow
 from models.pages import Page
 from models.projection import View, view_of, widest_view
+from models.refusals import Refusals
 from models.secret_store import LocalStore
 from models.sensitive import BearerToken
 from models.site_tokens import SiteTokenRow
 from models.sites import SiteRow
+from models.throttle import Throttle
 
 
 class KeyedLocks:
@@ -47,7 +53,12 @@ class Loaders:
         self._actor = actor
         self._database = database
         self._tokens: dict[int, DataLoader[tuple[str, str], Page[SiteTokenRow]]] = {}
+        self._agents: dict[int, DataLoader[tuple[str, str], Page[AgentRow]]] = {}
+        self._terms: dict[int, DataLoader[SiteKey, list[TermRow]]] = {}
         self.site = DataLoader(self._load_sites)
+        self.token = DataLoader(self._load_tokens)
+        self.agent = DataLoader(self._load_agents)
+        self.lease: DataLoader[SiteKey, LeaseRow] = DataLoader(self._load_leases)
 
     def newest_tokens(self, first: int) -> DataLoader[tuple[str, str], Page[SiteTokenRow]]:
         """The newest ``first`` tokens of sites ``(tenant id, site id)`` that the caller sees."""
@@ -60,6 +71,40 @@ class Loaders:
 
             loader = self._tokens[first] = DataLoader(load)
         return loader
+
+    def newest_agents(self, first: int) -> DataLoader[tuple[str, str], Page[AgentRow]]:
+        """The newest ``first`` agents of tokens ``(tenant id, token id)`` that the caller sees."""
+        loader = self._agents.get(first)
+        if loader is None:
+
+            async def load(keys: list[tuple[str, str]]) -> list[Page[AgentRow]]:
+                view = widest_view(self._actor)
+                return await agents.first_pages(self._database, view, keys, first=first)
+
+            loader = self._agents[first] = DataLoader(load)
+        return loader
+
+    def newest_terms(self, first: int) -> DataLoader[SiteKey, list[TermRow]]:
+        """The newest ``first`` ended boot leases of sites that the caller sees."""
+        loader = self._terms.get(first)
+        if loader is None:
+
+            async def load(keys: list[SiteKey]) -> list[list[TermRow]]:
+                return await leases.histories(self._database, keys, first=first)
+
+            loader = self._terms[first] = DataLoader(load)
+        return loader
+
+    async def _load_leases(self, keys: list[SiteKey]) -> list[LeaseRow]:
+        return await leases.find_many(self._database, keys)
+
+    async def _load_agents(self, ids: list[str]) -> list[AgentRow | None]:
+        found = await agents.find_many(self._database, ids)
+        return [found.get(agent_id) for agent_id in ids]
+
+    async def _load_tokens(self, ids: list[str]) -> list[SiteTokenRow | None]:
+        found = await site_tokens.find_many(self._database, ids)
+        return [found.get(token_id) for token_id in ids]
 
     async def _load_sites(self, ids: list[str]) -> list[SiteRow | None]:
         found = await sites.find_many(self._database, widest_view(self._actor), ids)
@@ -77,6 +122,43 @@ class Services(NamedTuple):
     decisions: DecisionPoint
     minting: KeyedLocks
     feed: Feed
+    agents: AgentKeyring
+    broker: Broker
+    throttle: Throttle
+    refusals: Refusals
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request at the agents' door by nobody known yet. ``address`` is the peer's, or what a trusted proxy says."""
+
+    address: str | None
+    request_id: str
+    services: Services
+
+    @property
+    def database(self) -> Database:
+        """The pool of the serving role."""
+        return self.services.database
+
+
+@dataclass(frozen=True, slots=True)
+class AgentVisit(Visit):
+    """A request of an agent that has proven who it is, by a JWT that is used up now."""
+
+    agent: Agent
+
+    def audit(self, operation: str, action: str) -> Audit:
+        """The audit row of what the agent does to its site: the credential itself allows it."""
+        return Audit(
+            tenant_id=self.agent.tenant_id,
+            actor=self.agent.id,
+            operation=operation,
+            action=action,
+            resource=f"compute-site/{self.agent.site_id}",
+            decision=Decision.ALLOW,
+            request_id=self.request_id,
+        )
 
 
 class RequestContext:

@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import strawberry
 from pydantic import AfterValidator, Field
 
+from models import agents
+from models.agents import AgentQuery, AgentRow
 from models.errors import not_found
+from models.pages import Page, empty_page
+from models.projection import view_of
 from models.site_tokens import SiteTokenRow
 from models.sites import SiteRow
+from schema.agents import SiteAgent
 from schema.context import Info
 from schema.enums import JoinTokenRole, JoinTokenState
 from schema.inputs import (
@@ -21,9 +26,10 @@ from schema.inputs import (
     SiteId,
     TenantId,
     TokenId,
+    check_page,
 )
 from schema.plain import InstancesOf
-from schema.relay import Node
+from schema.relay import Connection, Node
 
 if TYPE_CHECKING:
     from schema.sites import Site
@@ -57,6 +63,31 @@ class SiteToken(Node):
         if site is None:
             raise not_found()
         return site
+
+    @strawberry.field(
+        description="The agents that enrolled with it, newest first, revoked ones too.",
+        graphql_type=Connection[SiteAgent],
+    )
+    async def agents(
+        self: SiteTokenRow,
+        info: Info,
+        first: Annotated[int | None, strawberry.argument(description="How many to answer (1 to 200).")] = DEFAULT_FIRST,
+        after: Annotated[
+            str | None, strawberry.argument(description="The cursor that the page begins after.")
+        ] = strawberry.UNSET,
+    ) -> Page[AgentRow]:
+        """One statement for the agents of all tokens of a page, as long as each is asked for from its beginning."""
+        bounds = check_page(first, after)
+        context = info.context
+        view = view_of(context.actor, self.tenant_id)
+        if view is None:
+            return empty_page()
+        if bounds.after is None:
+            return await context.loaders.newest_agents(bounds.first).load((self.tenant_id, self.id))
+        query = AgentQuery(token_id=self.id)
+        return await agents.page(
+            context.services.database, view, self.tenant_id, query, first=bounds.first, after=bounds.after
+        )
 
 
 def _network(text: str) -> str:
@@ -102,6 +133,9 @@ class RevokeSiteTokenInput(Input):
     tenant_id: TenantId = Field(description="The tenant that owns the site.")
     site_id: SiteId = Field(description="The token's site.")
     token_id: TokenId = Field(description="The token.")
+    revoke_agents: bool = Field(
+        False, description="Revoke every agent that enrolled with it too; `SiteToken.agents` shows them."
+    )
 
 
 @strawberry.type(description="What `revokeSiteToken` answers.")

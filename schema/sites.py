@@ -7,6 +7,7 @@ import strawberry
 from pydantic import AfterValidator, AliasChoices, Field
 
 from models import site_tokens
+from models.leases import LeaseRow
 from models.pages import Page, empty_page
 from models.projection import view_of
 from models.site_tokens import SiteTokenQuery, SiteTokenRow
@@ -27,6 +28,7 @@ from schema.inputs import (
     TenantId,
     check_page,
 )
+from schema.leases import BootLease
 from schema.plain import InstancesOf
 from schema.relay import Connection, Node
 from schema.site_tokens import SiteToken
@@ -86,6 +88,11 @@ class Site(Node):
         return await site_tokens.page(
             context.services.database, view, self.tenant_id, query, first=bounds.first, after=bounds.after
         )
+
+    @strawberry.field(description="Who may boot its machines, now and before.", graphql_type=BootLease)
+    async def boot_lease(self: SiteRow, info: Info) -> LeaseRow:
+        """One statement for all sites of a page."""
+        return await info.context.loaders.lease.load((self.tenant_id, self.id))
 
 
 @strawberry.pydantic.input(description="A label to put on a site.")

@@ -1,0 +1,76 @@
+"""What is done with secret grants."""
+
+from models import grants, journal, sites
+from models.errors import invalid, not_found
+from models.grants import GrantQuery, GrantRow, Reference
+from models.iam import FLEET, Action, Resource, tenant_resource
+from models.pages import Page
+from models.secrets import SecretScope
+from resolvers.registry import operation
+from resolvers.sites import check_not_deleted, visible_site
+from schema.context import Op
+from schema.grants import GrantSecretInput, ListSecretGrantsInput, RevokeSecretGrantInput
+
+
+@operation("secrets", "listGrants", GrantRow, paged=True)
+async def list_secret_grants(op: Op, given: ListSecretGrantsInput) -> Page[GrantRow]:
+    """Lists to which sites a tenant's secrets are granted; root's are its own and the fleet's."""
+    tenant_id = given.tenant_id or op.actor.tenant_id
+    await op.view(tenant_id)
+    op.require(Action.SECRETS_READ, tenant_resource(tenant_id), tenant_id)
+    reference = None if given.reference is None else _of_tenant(given.reference, tenant_id)
+    query = GrantQuery(reference, given.site_id)
+    return await grants.page(op.database, tenant_id, query, first=given.first, after=given.after)
+
+
+@operation("secrets", "grant", GrantRow)
+async def grant_secret(op: Op, given: GrantSecretInput) -> GrantRow:
+    """Lets the holder of a site's boot lease be handed a secret, in whatever version.
+
+    A tenant's secrets go to sites that it owns or that are dedicated to it; the fleet's, which root alone grants, to
+    any site that root sees. A secret or site that does not exist for the caller is NOT_FOUND. Granting again returns
+    the grant as it is and publishes nothing; else it publishes security.secret.granted.
+    """
+    reference = _of_tenant(given.reference, given.tenant_id)
+    site = await visible_site(op, given.tenant_id, given.site_id)
+    await op.authorize(Action.SECRETS_MANAGE, _resource(reference), given.tenant_id)
+    async with op.database.transaction() as tx:
+        locked = check_not_deleted(await sites.lock(tx, site.tenant_id, site.id, shared=True))
+        if not grants.entitled(locked, reference):
+            raise invalid(("siteId", "must be a site that the tenant owns or that is dedicated to it"))
+        if not await grants.secret_exists(tx, reference):
+            raise not_found()
+        row, made = await grants.add(tx, reference, locked, op.actor.identity_id)
+        if made:
+            await journal.record(tx, op.take_audit(), grants.granted_event(row))
+        else:
+            await journal.audit(tx, op.take_audit())
+    return row
+
+
+@operation("secrets", "revokeGrant", GrantRow)
+async def revoke_secret_grant(op: Op, given: RevokeSecretGrantInput) -> GrantRow:
+    """Takes a grant back at once and returns it as it was; NOT_FOUND if there is none. What was handed over stays
+    handed over: put a new version. Publishes security.secret.grant-revoked.
+    """
+    reference = _of_tenant(given.reference, given.tenant_id)
+    await op.view(given.tenant_id)
+    await op.authorize(Action.SECRETS_MANAGE, _resource(reference), given.tenant_id)
+    async with op.database.transaction() as tx:
+        row = await grants.remove(tx, reference, given.site_id)
+        if row is None:
+            raise not_found()
+        await journal.record(tx, op.take_audit(), grants.revoked_event(row))
+    return row
+
+
+def _of_tenant(reference: str, tenant_id: str) -> Reference:
+    """The parts of a reference to a secret of the tenant. Raises NOT_FOUND for one of another tenant."""
+    parsed = grants.parse(reference)
+    if parsed is None or parsed.tenant_id != tenant_id:
+        raise not_found()
+    return parsed
+
+
+def _resource(reference: Reference) -> Resource:
+    return FLEET if reference.scope is SecretScope.FLEET else tenant_resource(reference.tenant_id)

@@ -1,0 +1,195 @@
+"""Site agents: the type, the operators' inputs and payloads, and what agents themselves send and get."""
+
+import base64
+import binascii
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import strawberry
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from pydantic import AfterValidator, AliasChoices, Field, GetPydanticSchema
+from pydantic_core import core_schema
+
+from models.agents import AgentRow
+from models.errors import not_found
+from models.ids import AGENT_ID_PATTERN
+from models.sensitive import BearerToken
+from models.site_tokens import SiteTokenRow
+from models.sites import SiteRow
+from schema.context import Info
+from schema.inputs import DEFAULT_FIRST, Cursor, First, Input, Name, SiteId, TenantId, TokenId
+from schema.plain import InstancesOf
+from schema.relay import Node
+
+if TYPE_CHECKING:
+    from schema.site_tokens import SiteToken
+    from schema.sites import Site
+
+_LazySite = Annotated["Site", strawberry.lazy("schema.sites")]
+_LazySiteToken = Annotated["SiteToken", strawberry.lazy("schema.site_tokens")]
+
+AgentId = Annotated[strawberry.ID, Field(max_length=64, pattern=AGENT_ID_PATTERN)]
+Epoch = Annotated[int, Field(ge=0, le=2**53 - 1)]
+
+
+@strawberry.type(description="An enrolled `bcd site`: it contends for its site's boot lease.")
+class SiteAgent(Node):
+    """Resolved from an AgentRow."""
+
+    tenant_id: strawberry.ID = strawberry.field(description="The tenant that owns the site, and so the agent.")
+    site_id: strawberry.ID = strawberry.field(description="The site it serves.")
+    token_id: strawberry.ID = strawberry.field(description="The site token it enrolled with.")
+    name: str = strawberry.field(description="What it calls itself. Two agents may have one name.")
+    version: str | None = strawberry.field(description="The version of its program when it enrolled.")
+    address: str | None = strawberry.field(description="Where it was last seen from.")
+    enrolled_at: datetime = strawberry.field(description="When it enrolled.")
+    last_seen_at: datetime | None = strawberry.field(description="When it was last seen, to within some seconds.")
+    revoked_at: datetime | None = strawberry.field(description="When it was revoked.")
+
+    is_type_of: ClassVar = InstancesOf(AgentRow)
+
+    @strawberry.field(description="The site it serves.", graphql_type=_LazySite)
+    async def site(self: AgentRow, info: Info) -> SiteRow:
+        """One look-up for all agents of a page."""
+        site = await info.context.loaders.site.load(self.site_id)
+        if site is None:
+            raise not_found()
+        return site
+
+    @strawberry.field(description="The site token it enrolled with.", graphql_type=_LazySiteToken)
+    async def site_token(self: AgentRow, info: Info) -> SiteTokenRow:
+        """One look-up for all agents of a page. Who sees the agent sees its token: both are of one site."""
+        token = await info.context.loaders.token.load(self.token_id)
+        if token is None:
+            raise not_found()
+        return token
+
+
+@strawberry.pydantic.input(description="Which site agents to list. All conditions must hold.")
+class SiteAgentFilter(Input):
+    """Conditions on agents."""
+
+    token_id: strawberry.Maybe[TokenId | None] = Field(description="Enrolled with this site token.")
+    revoked: strawberry.Maybe[bool | None] = Field(description="Revoked, or not.")
+
+
+class ListSiteAgentsInput(Input):
+    """List the site agents of a tenant, newest first."""
+
+    tenant_id: TenantId | None = Field(None, description="The tenant; the caller's own if absent.")
+    site_id: SiteId | None = Field(None, description="Only agents of this site.")
+    first: First = Field(DEFAULT_FIRST, description="How many to answer.")
+    after: Cursor | None = Field(None, description="The cursor that the page begins after.")
+    filter: SiteAgentFilter | None = Field(None, description="Conditions that must all hold.")
+
+
+class GetSiteAgentInput(Input):
+    """Look one site agent up."""
+
+    tenant_id: TenantId | None = Field(None, description="The tenant; the caller's own if absent.")
+    agent_id: AgentId = Field(validation_alias=AliasChoices("agentId", "id"), description="The agent; also as `id`.")
+
+
+@strawberry.pydantic.input(description="What `revokeSiteAgent` takes.")
+class RevokeSiteAgentInput(Input):
+    """Revoke a site agent."""
+
+    tenant_id: TenantId = Field(description="The tenant that owns the site.")
+    agent_id: AgentId = Field(description="The agent.")
+
+
+@strawberry.type(description="What `revokeSiteAgent` answers.")
+class RevokeSiteAgentPayload:
+    """The record after the call."""
+
+    site_agent: SiteAgent = strawberry.field(description="The agent's record, with `revokedAt`.")
+
+
+# --- what agents send --------------------------------------------------------------------------------------------
+
+
+def _raw(x: str) -> bytes:
+    """The 32 bytes of a JWK's ``x``. Raises ValueError unless it is their one spelling in base64url."""
+    try:
+        raw = base64.b64decode(x + "=", altchars=b"-_", validate=True)
+    except binascii.Error:
+        raw = b""
+    if len(raw) != 32 or base64.urlsafe_b64encode(raw).rstrip(b"=").decode() != x:  # noqa: PLR2004 - the size of a key
+        raise ValueError("must be 32 bytes in base64url without padding")
+    return raw
+
+
+def _ed25519(x: str) -> str:
+    _raw(x)
+    return x
+
+
+def _x25519(x: str) -> str:
+    try:
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(_raw(x)))
+    except ValueError:
+        raise ValueError("must be an X25519 public key, 32 bytes in base64url without padding") from None
+    return x
+
+
+class _Jwk(Input):
+    """A public JWK (RFC 8037). One with a private member is refused: that half never leaves its host."""
+
+    kty: Literal["OKP"] = Field(description="`OKP`.")
+    kid: str | None = Field(None, max_length=256, description="Not used.")
+    use: str | None = Field(None, max_length=16, description="Not used.")
+    alg: str | None = Field(None, max_length=16, description="Not used.")
+    x: str = Field(description="The key, 32 bytes in base64url.")
+
+    @property
+    def raw(self) -> bytes:
+        """The key's 32 bytes."""
+        return _raw(self.x)
+
+
+class SigningJwk(_Jwk):
+    """An Ed25519 public key as a JWK (RFC 8037)."""
+
+    crv: Literal["Ed25519"] = Field(description="`Ed25519`.")
+    x: Annotated[str, AfterValidator(_ed25519)] = Field(description="The key, 32 bytes in base64url.")
+
+
+class EncryptionJwk(_Jwk):
+    """An X25519 public key as a JWK (RFC 8037)."""
+
+    crv: Literal["X25519"] = Field(description="`X25519`.")
+    x: Annotated[str, AfterValidator(_x25519)] = Field(description="The key, 32 bytes in base64url.")
+
+
+def _bearer_schema(_source: Any, _handler: Any) -> core_schema.CoreSchema:
+    """Any text: a malformed token is refused like a wrong one, and this is not where."""
+    return core_schema.no_info_after_validator_function(BearerToken, core_schema.str_schema(strict=True))
+
+
+class EnrollInput(Input):
+    """Enrol a site agent."""
+
+    token: Annotated[BearerToken, GetPydanticSchema(_bearer_schema)] = Field(
+        description="The site token, as it was shown.", json_schema_extra={"writeOnly": True}
+    )
+    name: Name = Field(description="What the agent calls itself.")
+    public_key: SigningJwk = Field(description="The key that will sign its requests.")
+    encryption_key: EncryptionJwk | None = Field(
+        None, description="The key that secrets are sealed to; without one it receives none."
+    )
+    version: Annotated[str, Field(max_length=64, pattern=r"^[ -~]*$")] | None = Field(
+        None, description="The version of its program."
+    )
+
+
+class SelfInput(Input):
+    """Nothing: the credential says who asks."""
+
+
+class RotateKeyInput(Input):
+    """Replace the key that signs an agent's requests."""
+
+    new_public_key: SigningJwk = Field(description="The new key.")
+    proof: Annotated[str, Field(max_length=4096)] = Field(
+        description='A compact JWS by the new key over `{agentId, aud: "better-compute/rotate", exp, jti}`.'
+    )
