@@ -33,8 +33,9 @@ from models.secret_store import LocalStore
 from models.sensitive import BearerToken
 from models.throttle import Throttle
 from resolvers import openapi
+from resolvers.agent_door import AGENT_METHODS
 from resolvers.http import Enter, OperationEndpoint
-from resolvers.registry import AGENT_METHODS, OPERATIONS, AgentMethod, Operation
+from resolvers.registry import OPERATIONS, AgentMethod, Operation
 from resolvers.root import schema
 from resolvers.watch import WatchEndpoint
 from schema.context import AgentVisit, KeyedLocks, RequestContext, Services, Visit

@@ -8,7 +8,8 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import models_json_schema
 
 from models.errors import HTTP_STATUS, ErrorCode
-from resolvers.registry import AGENT_METHODS, OPERATIONS, AgentMethod, Operation
+from resolvers.agent_door import AGENT_METHODS
+from resolvers.registry import OPERATIONS, AgentMethod, Operation
 
 _REF = "#/components/schemas/{model}"
 _CONFIG = ConfigDict(alias_generator=to_camel, json_schema_serialization_defaults_required=True)

@@ -109,22 +109,16 @@ class AgentMethod(Generic[By, In, Out]):
         return await self.run(visit, given)
 
 
-AGENT_METHODS: list[AgentMethod[Any, Any, Any]] = []
-"""Every method of the agents' door, in the order of its definition."""
-
-
 def agent_method(
     name: str, record: type, *, path: str | None = None
 ) -> Callable[[Callable[[By, In], Awaitable[Out]]], AgentMethod[By, In, Out]]:
-    """Register a function as a method of the agents' door. What it takes first says whether it is signed for:
-    an AgentVisit, or a Visit of whoever comes. ``record`` is the row type it answers.
+    """Make a function a method of the agents' door. What it takes first says whether it is signed for: an AgentVisit,
+    or a Visit of whoever comes. ``record`` is the row type it answers.
     """
 
-    def register(run: Callable[[By, In], Awaitable[Out]]) -> AgentMethod[By, In, Out]:
+    def make(run: Callable[[By, In], Awaitable[Out]]) -> AgentMethod[By, In, Out]:
         visit, given = (parameter.annotation for parameter in inspect.signature(run, eval_str=True).parameters.values())
         where = path or f"/api/compute/{name.replace('.', '/')}"
-        registered = AgentMethod(name, where, given, record, run, visit is AgentVisit)
-        AGENT_METHODS.append(registered)
-        return registered
+        return AgentMethod(name, where, given, record, run, visit is AgentVisit)
 
-    return register
+    return make
