@@ -20,6 +20,7 @@ import orjson
 from graphql import (
     ExecutionResult,
     GraphQLEnumType,
+    GraphQLError,
     GraphQLField,
     GraphQLInputObjectType,
     GraphQLInterfaceType,
@@ -343,21 +344,36 @@ async def compare(schema: GraphQLSchema, case: Case, make_context: Callable[[int
         variables = get_variable_values(schema, compiled.operation.variable_definitions or (), given)
         if isinstance(variables, list):
             raise Difference(f"bad case: {variables}\n{case}")
-        pending: Any = execute(
-            schema,
-            document,
-            context_value=make_context(seed),
-            variable_values=given,
-            operation_name=case.operation_name,
+        expected = await _outcome(
+            lambda given=given, seed=seed: execute(  # type: ignore[misc]
+                schema,
+                document,
+                context_value=make_context(seed),
+                variable_values=given,
+                operation_name=case.operation_name,
+            )
         )
-        expected: ExecutionResult = await pending if is_awaitable(pending) else pending
-        await quiet()
-        got = await compiled.execute(None, make_context(seed), variables)
-        await quiet()
+        got = await _outcome(
+            lambda variables=variables, seed=seed: compiled.execute(None, make_context(seed), variables)  # type: ignore[misc]
+        )
         if told(got) != told(expected):
             raise Difference(_report(case, seed, told(expected), told(got)))
         failed += expected.errors is not None
     return failed
+
+
+async def _outcome(run: Callable[[], Any]) -> ExecutionResult:
+    """The answer, when all that was let go has ended.
+
+    A sibling that is cancelled cancels what it waits for, also for others: graphql-core then ends in a CancelledError.
+    """
+    try:
+        pending = run()
+        answer: ExecutionResult = await pending if is_awaitable(pending) else pending
+    except asyncio.CancelledError:
+        answer = ExecutionResult(None, [GraphQLError("cancelled")])
+    await quiet()
+    return answer
 
 
 async def quiet() -> None:
