@@ -1,7 +1,8 @@
 """The engine: documents are prepared once, every fault is told without a value, and what went wrong is masked."""
 
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -24,6 +25,15 @@ GOOD = {"name": "abc", "value": "v", "ttlSeconds": 60}
 def compiled(request: pytest.FixtureRequest) -> bool:
     """Whether operations run as code of their own; what is told must not depend on it."""
     return bool(request.param)
+
+
+@contextmanager
+def engine_logs() -> Iterator[list[MutableMapping[str, Any]]]:
+    """What the engine logs meanwhile, whatever the configuration that other tests have left to its logger."""
+    capture = structlog.testing.LogCapture()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_module, "log", structlog.wrap_logger(structlog.testing.ReturnLogger(), [capture]))
+        yield capture.entries
 
 
 # --- what runs -------------------------------------------------------------------------------------------------------
@@ -338,7 +348,7 @@ async def test_introspection_cannot_multiply() -> None:
 @pytest.mark.parametrize("field", ["broken", "absent"])
 async def test_an_unforeseen_fault_is_masked(field: str, compiled: bool) -> None:
     """INTERNAL with the request id; the log has the type and the frames, and no text or value."""
-    with structlog.testing.capture_logs() as logs:
+    with engine_logs() as logs:
         body = await ask(small_engine(compiled=compiled), f"query Q {{ things(first: 1) {{ id {field} }} }}")
     assert body["errors"] == [
         {
@@ -359,7 +369,7 @@ async def test_an_unforeseen_fault_is_masked(field: str, compiled: bool) -> None
 async def test_a_foreseen_error_is_told(compiled: bool) -> None:
     """The code, and what else the error has; the data of the other fields."""
     engine = small_engine(compiled=compiled)
-    with structlog.testing.capture_logs() as logs:
+    with engine_logs() as logs:
         body = await ask(engine, '{ fails(code: "INVALID_ARGUMENT") ok: __typename }')
     assert logs == []
     assert body["data"] == {"fails": None, "ok": "Query"}
@@ -376,7 +386,7 @@ async def test_a_foreseen_error_is_told(compiled: bool) -> None:
 
 async def test_what_is_out_of_reach_is_unavailable(compiled: bool) -> None:
     """A fault that the composition root knows is told by its code and not logged as ours."""
-    with structlog.testing.capture_logs() as logs:
+    with engine_logs() as logs:
         body = await ask(small_engine(compiled=compiled), '{ fails(code: "connection") }')
     assert codes_of(body) == {"UNAVAILABLE"}
     assert logs == []

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 import uvicorn
 
 import logs
@@ -77,6 +78,7 @@ def logged() -> Iterator[io.StringIO]:
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
     logs.configure(Settings.read(log_level="debug"))
+    structlog.configure(cache_logger_on_first_use=False)  # or loggers would hold to this test's for ever
     written = io.StringIO()
     (handler,) = root.handlers
     assert isinstance(handler, logging.StreamHandler)
@@ -86,6 +88,7 @@ def logged() -> Iterator[io.StringIO]:
         yield written
     finally:
         root.handlers, root.level = handlers, level
+        structlog.reset_defaults()
 
 
 async def raw(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
