@@ -134,10 +134,16 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on (BC_PORT).")] = None,
 ) -> None:
     """Run the server for production against BC_DATABASE_URL. It creates nothing: see `bcd migrate` and `bcd init`."""
+    import structlog
+
     _exit_on_sigterm()
     settings = Settings.read(host=host, port=port)
     listening = _bind(settings)
-    _run(_serve(settings, listening, lambda: None))
+
+    def announce() -> None:
+        structlog.get_logger("cli").info("serving", host=settings.host, port=listening.getsockname()[1])
+
+    _run(_serve(settings, listening, announce))
 
 
 async def _serve(settings: Settings, listening: socket.socket, announce: Callable[[], None]) -> None:

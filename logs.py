@@ -21,6 +21,11 @@ from settings import Settings
 _log = structlog.stdlib.get_logger("request")
 _enabled = logging.getLogger("request").isEnabledFor
 
+_OURS = ("app", "cli", "models", "request", "resolvers", "schema")
+"""Loggers that may say more than warnings. Others do not know what must stay unsaid: below that level the WebSocket
+library writes headers and frames, and uvicorn the query of a WebSocket's address.
+"""
+
 
 def configure(settings: Settings) -> None:
     """Send structlog and the standard library's loggers through one chain to standard error."""
@@ -55,7 +60,9 @@ def configure(settings: Settings) -> None:
     )
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(level)
+    root.setLevel(max(level, logging.WARNING))
+    for name in _OURS:
+        logging.getLogger(name).setLevel(level)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio"):
         logging.getLogger(name).handlers = []
         logging.getLogger(name).propagate = name != "uvicorn.access"
