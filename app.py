@@ -125,6 +125,7 @@ def create_app(settings: Settings, services: Services) -> ASGIApp:
         ),
         introspection=settings.graphql_introspection,
         suggestions=settings.graphql_suggestions,
+        compiled=settings.graphql_compiled_executor,
         classify=unavailable,
     )
     graphql = GraphQLEndpoint(
