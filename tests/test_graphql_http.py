@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import logging
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -13,23 +12,22 @@ from typing import Any
 
 import httpx
 import pytest
-import structlog
-import uvicorn
 
-import logs
 from schema.graphql_http import preferred
-from settings import Settings
+from tests.small_door import AUTHORIZATION, GOOD, PLAIN_JSON, PUT, RESPONSE_JSON, listening, post, raw, server_log
 from tests.small_schema import KEY, SENTINEL, Door, codes_of, fields_of
 from tests.world import make_world
 
 pytestmark = pytest.mark.anyio
 
-RESPONSE_JSON = "application/graphql-response+json"
-PLAIN_JSON = "application/json"
-AUTHORIZATION = {"authorization": f"Bearer {KEY}"}
-PUT = "mutation ($input: PutInput!) { put(input: $input) }"
-GOOD = {"name": "abc", "value": "v", "ttlSeconds": 60}
 AUDIT = Path(__file__).parent / "graphql_http_audit"
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    """What the server logs during the test."""
+    with server_log() as written:
+        yield written
 
 
 @asynccontextmanager
@@ -53,69 +51,6 @@ async def client(door: Door) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the door that takes what modern clients take."""
     async with client_of(door, accept=RESPONSE_JSON) as made:
         yield made
-
-
-@asynccontextmanager
-async def listening(door: Door) -> AsyncIterator[int]:
-    """The door behind uvicorn; yields its port."""
-    config = uvicorn.Config(
-        door.app, port=0, log_config=None, log_level="debug", lifespan="off", timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server._serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-    try:
-        yield server.servers[0].sockets[0].getsockname()[1]
-    finally:
-        server.should_exit = True
-        await serving
-
-
-@pytest.fixture
-def logged() -> Iterator[io.StringIO]:
-    """All that is logged at debug level, as the server's own configuration writes it; the client's logs are not its."""
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    logs.configure(Settings.read(log_level="debug"))
-    structlog.configure(cache_logger_on_first_use=False)  # or loggers would hold to this test's for ever
-    written = io.StringIO()
-    (handler,) = root.handlers
-    assert isinstance(handler, logging.StreamHandler)
-    handler.setStream(written)
-    handler.addFilter(lambda record: not record.name.startswith(("httpx", "httpcore")))
-    try:
-        yield written
-    finally:
-        root.handlers, root.level = handlers, level
-        structlog.reset_defaults()
-
-
-async def raw(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of the answer to these very bytes."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        writer.write(request)
-        head, _, body = (await asyncio.wait_for(_answer(reader), 10)).partition(b"\r\n\r\n")
-    finally:
-        writer.close()
-    lines = head.decode("latin-1").split("\r\n")
-    headers = dict(line.lower().split(": ", 1) for line in lines[1:])
-    return int(lines[0].split(" ")[1]), headers, body
-
-
-async def _answer(reader: asyncio.StreamReader) -> bytes:
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-    return head + await reader.readexactly(length)
-
-
-def post(body: bytes, *, content_type: str | None = PLAIN_JSON, **headers: str) -> bytes:
-    """A request as its bytes."""
-    lines = ["POST /graphql HTTP/1.1", "host: door", *(f"{name}: {value}" for name, value in AUTHORIZATION.items())]
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    lines += [] if content_type is None else [f"content-type: {content_type}"]
-    return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode("latin-1") + body
 
 
 # --- to the letter ---------------------------------------------------------------------------------------------------
@@ -475,124 +410,3 @@ async def test_a_fault_of_the_door_is_masked(
     assert SENTINEL not in answer.text + log
     assert '"event": "unhandled"' in log
     assert log.count("req_chosen") == 2
-
-
-# --- a secret stays one ----------------------------------------------------------------------------------------------
-
-
-def literal(text: str) -> dict[str, Any]:
-    """A put whose input is a literal."""
-    return {"query": f"mutation {{ put(input: {text}) }}"}
-
-
-def variable(**members: Any) -> dict[str, Any]:
-    """A put whose input is a variable."""
-    return {"query": PUT, "variables": {"input": GOOD | {"value": SENTINEL} | members}}
-
-
-BARE = SENTINEL.replace("-", "_")
-
-WITH_SECRETS = [
-    variable(),
-    variable(name="NOT GOOD"),
-    variable(unknown=1),
-    variable(secretValu=SENTINEL),
-    variable(value=[SENTINEL]),
-    variable(value={"a": SENTINEL}),
-    variable(value={SENTINEL: 1}),
-    variable(value=SENTINEL * 10_000),
-    variable(value=SENTINEL + "\u0000\u2028\U0010ffff"),
-    variable(ttlSeconds=SENTINEL),
-    variable(colour=SENTINEL),
-    variable(tags=[{"key": SENTINEL}, SENTINEL]),
-    variable(**{SENTINEL: SENTINEL}),
-    {"query": PUT, "variables": {"input": SENTINEL}},
-    {"query": PUT, "variables": {"input": [SENTINEL]}},
-    {"query": PUT, "variables": {SENTINEL: SENTINEL}},
-    {"query": PUT, "variables": SENTINEL},
-    {"query": PUT, "variables": [SENTINEL]},
-    {"query": PUT, "operationName": SENTINEL},
-    {"query": PUT, "operationName": [SENTINEL]},
-    {"query": PUT, "extensions": SENTINEL},
-    literal(f'{{name: "abc", value: "{SENTINEL}", ttlSeconds: 60}}'),
-    literal(f'{{name: "abc", value: """{SENTINEL}""", ttlSeconds: 60}}'),
-    literal(f'{{name: "abc", secretValu: "{SENTINEL}", ttlSeconds: 60}}'),
-    literal(f'{{name: "abc", value: ["{SENTINEL}"], ttlSeconds: 60}}'),
-    literal(f'{{name: "abc", value: {{a: "{SENTINEL}"}}, ttlSeconds: 60}}'),
-    literal(f'{{name: "abc", value: {BARE}, ttlSeconds: 60}}'),
-    literal(f'{{name: "abc", value: {SENTINEL}, ttlSeconds: 60}}'),
-    literal(f'{{name: "abc", value: "{SENTINEL}", ttlSeconds: 59}}'),
-    literal(f'{{name: "abc", value: "{SENTINEL}}}'),
-    literal(f'{{name: "abc", value: "{SENTINEL}\\q", ttlSeconds: 60}}'),
-    literal(f'{{name: "abc" value "{SENTINEL}"}}'),
-    literal(f'"{SENTINEL}"'),
-    literal(f"{BARE}"),
-    literal(f'{{name: "abc", ttlSeconds: "{SENTINEL}", colour: "{SENTINEL}", maxUses: "{SENTINEL}"}}'),
-    {"query": f'mutation ($v: SecretValue = ["{SENTINEL}"]) {{ put(input: {{value: $v, ttlSeconds: 60}}) }}'},
-    {"query": f'{{ thing(id: "{SENTINEL}") {{ id }} }}'},
-    {"query": f'{{ thing(id: ["{SENTINEL}"]) {{ id }} }}'},
-    {"query": f'{{ thing(id: "t0", id: "{SENTINEL}") {{ id }} }}'},
-    {"query": f'{{ a: things {{ id }} a: thing(id: "{SENTINEL}") {{ id }} }}'},
-    {"query": f'{{ things(first: "{SENTINEL}") {{ id @skip(if: "{SENTINEL}") }} }}'},
-    {"query": f'{{ things(nope: "{SENTINEL}") {{ id @nope(if: "{SENTINEL}") }} }}'},
-    {"query": f'"{SENTINEL}" {{ __typename }}'},
-    {"query": f"{{ __typename }} # {SENTINEL}"},
-    {"query": "{ things(first: 1) { broken } }"},
-    {"query": '{ fails(code: "connection") }'},
-    {"query": [SENTINEL]},
-    SENTINEL,
-    [SENTINEL],
-    [variable()],
-]
-
-RAW = [
-    f'{{"query": "{SENTINEL}'.encode(),
-    f'{{"query": "{{ __typename }}", "variables": {{"a": "{SENTINEL}\\ud800"}}}}'.encode(),
-    SENTINEL.encode() + b"\xff",
-    SENTINEL.encode("utf-16"),
-    f"query={SENTINEL}&input={SENTINEL}".encode(),
-    SENTINEL.encode() * 10_000,
-]
-
-
-async def test_no_value_is_told_or_logged(door: Door, logged: io.StringIO) -> None:
-    """G8, L4, L6: a value, however it is sent, is in no answer and no line of any log; by either method.
-
-    Its name in a document is another matter: it is the client's to keep a value out of there.
-    """
-    answers: list[bytes] = []
-    async with listening(door) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-        for body in WITH_SECRETS:
-            for accept in (RESPONSE_JSON, PLAIN_JSON, "text/event-stream"):
-                headers = AUTHORIZATION | {"accept": accept}
-                answers.append((await client.post("/graphql", json=body, headers=headers)).content)
-            if isinstance(body, dict):
-                params = {k: v if isinstance(v, str) else json.dumps(v) for k, v in body.items()}
-                if len(str(params)) < 10_000:
-                    answers.append((await client.get("/graphql", params=params, headers=AUTHORIZATION)).content)
-        for content in RAW:
-            for content_type in (PLAIN_JSON, "application/x-www-form-urlencoded", "text/plain"):
-                headers = AUTHORIZATION | {"content-type": content_type}
-                answers.append((await client.post("/graphql", content=content, headers=headers)).content)
-        for headers in (
-            {"authorization": f"Bearer {SENTINEL}"},
-            {"cookie": SENTINEL},
-            AUTHORIZATION | {"accept": SENTINEL},
-        ):
-            answers.append((await client.post("/graphql", json=variable(), headers=headers)).content)  # noqa: PERF401
-        answers.append(
-            (
-                await raw(
-                    port,
-                    post(b"").replace(b"content-length: 0", b"content-length: -1" + b"\r\nx: " + SENTINEL.encode()),
-                )
-            )[2]
-        )
-    log = logged.getvalue()
-    told = b"".join(answers)
-    assert b"INVALID_ARGUMENT" in told
-    assert b"INTERNAL" in told
-    for encoded in (SENTINEL, BARE, SENTINEL[:12]):
-        assert encoded.encode() not in told
-        assert encoded not in log
-    assert log.count('"event": "request"') >= len(answers) - 1, "the log was on"
