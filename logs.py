@@ -58,6 +58,8 @@ def configure(settings: Settings) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
+    # The standard library would print the arguments of a log call that fails, and they may be anything.
+    logging.raiseExceptions = False
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(max(level, logging.WARNING))

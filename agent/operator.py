@@ -42,7 +42,7 @@ _TOKENS = (("ID", "id"), ("SITE", "siteId"), ("STATE", "state"), ("USES", "used"
 _SECRETS = (("REFERENCE", "reference"), ("VERSION", "version"), ("UPDATED", "updatedAt"))
 _GRANTS = (("REFERENCE", "reference"), ("SITE", "siteId"), ("GRANTED", "createdAt"))
 _AGENTS = (
-    ("ID", "agentId"),
+    ("ID", "id"),
     ("NAME", "name"),
     ("SITE", "siteId"),
     ("LAST SEEN", "lastSeenAt"),

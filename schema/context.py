@@ -1,10 +1,10 @@
 """What a request brings to an operation: the caller, the request's id, and the parts that the server is made of."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import strawberry
@@ -31,6 +31,9 @@ from models.site_tokens import SiteTokenRow
 from models.sites import SiteRow
 from models.throttle import Throttle
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 
 class KeyedLocks:
     """Locks by name, within this process: callers that would compute the same thing twice wait for one another."""
@@ -46,21 +49,32 @@ class KeyedLocks:
             yield
 
 
+class Loader(DataLoader[K, V]):
+    """Strawberry's loader, whose results outlive whoever waits for them.
+
+    Fields that ask for the same key share one future; when a null lets one of them go, the others still wait for it.
+    """
+
+    def load(self, key: K) -> Awaitable[V]:
+        """The value of ``key``, loaded with all that are asked for in the same turn."""
+        return asyncio.shield(super().load(key))
+
+
 class Loaders:
     """What one request looks up for many rows at once: one statement for a list, not one a row."""
 
     def __init__(self, actor: Actor, database: Database) -> None:
         self._actor = actor
         self._database = database
-        self._tokens: dict[int, DataLoader[tuple[str, str], Page[SiteTokenRow]]] = {}
-        self._agents: dict[int, DataLoader[tuple[str, str], Page[AgentRow]]] = {}
-        self._terms: dict[int, DataLoader[SiteKey, list[TermRow]]] = {}
-        self.site = DataLoader(self._load_sites)
-        self.token = DataLoader(self._load_tokens)
-        self.agent = DataLoader(self._load_agents)
-        self.lease: DataLoader[SiteKey, LeaseRow] = DataLoader(self._load_leases)
+        self._tokens: dict[int, Loader[tuple[str, str], Page[SiteTokenRow]]] = {}
+        self._agents: dict[int, Loader[tuple[str, str], Page[AgentRow]]] = {}
+        self._terms: dict[int, Loader[SiteKey, list[TermRow]]] = {}
+        self.site = Loader(self._load_sites)
+        self.token = Loader(self._load_tokens)
+        self.agent = Loader(self._load_agents)
+        self.lease: Loader[SiteKey, LeaseRow] = Loader(self._load_leases)
 
-    def newest_tokens(self, first: int) -> DataLoader[tuple[str, str], Page[SiteTokenRow]]:
+    def newest_tokens(self, first: int) -> Loader[tuple[str, str], Page[SiteTokenRow]]:
         """The newest ``first`` tokens of sites ``(tenant id, site id)`` that the caller sees."""
         loader = self._tokens.get(first)
         if loader is None:
@@ -69,10 +83,10 @@ class Loaders:
                 view = widest_view(self._actor)
                 return await site_tokens.first_pages(self._database, view, keys, first=first)
 
-            loader = self._tokens[first] = DataLoader(load)
+            loader = self._tokens[first] = Loader(load)
         return loader
 
-    def newest_agents(self, first: int) -> DataLoader[tuple[str, str], Page[AgentRow]]:
+    def newest_agents(self, first: int) -> Loader[tuple[str, str], Page[AgentRow]]:
         """The newest ``first`` agents of tokens ``(tenant id, token id)`` that the caller sees."""
         loader = self._agents.get(first)
         if loader is None:
@@ -81,10 +95,10 @@ class Loaders:
                 view = widest_view(self._actor)
                 return await agents.first_pages(self._database, view, keys, first=first)
 
-            loader = self._agents[first] = DataLoader(load)
+            loader = self._agents[first] = Loader(load)
         return loader
 
-    def newest_terms(self, first: int) -> DataLoader[SiteKey, list[TermRow]]:
+    def newest_terms(self, first: int) -> Loader[SiteKey, list[TermRow]]:
         """The newest ``first`` ended boot leases of sites that the caller sees."""
         loader = self._terms.get(first)
         if loader is None:
@@ -92,7 +106,7 @@ class Loaders:
             async def load(keys: list[SiteKey]) -> list[list[TermRow]]:
                 return await leases.histories(self._database, keys, first=first)
 
-            loader = self._terms[first] = DataLoader(load)
+            loader = self._terms[first] = Loader(load)
         return loader
 
     async def _load_leases(self, keys: list[SiteKey]) -> list[LeaseRow]:
