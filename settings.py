@@ -28,11 +28,13 @@ class Settings(BaseSettings):
 
     database_url: str | None = Field(
         None,
+        repr=False,  # it may hold a password, and so may the next
         description="PostgreSQL 15+ of `bcd serve`, as `postgresql://user:password@host:port/name`. "
         "The login must be a member of the roles `bc_api` and `bc_broker`, which `bcd migrate` makes.",
     )
     migration_database_url: str | None = Field(
         None,
+        repr=False,
         description="Login that owns the tables, for `bcd migrate` and `bcd init`; else `BC_DATABASE_URL`.",
     )
     database_pool_size: int = Field(10, ge=2, le=500, description="Connections of one server process at most.")
