@@ -154,7 +154,8 @@ async def page(
     """The grants of a tenant's secrets by name and site, for a caller that may list them. Raises ApiError
     INVALID_ARGUMENT for a cursor of another list.
     """
-    keyset = Keyset.of((str, str, str), "secretGrants", tenant_id, query)
+    wanted = None if query.reference is None else list(query.reference)
+    keyset = Keyset.of((str, str, str), "secretGrants", tenant_id, wanted, query.site_id)
     shape = {"secret": query.reference is not None, "site": query.site_id is not None}
     parameters: dict[str, object] = {"of_tenant": tenant_id, "of_site": query.site_id, "limit": first + 1}
     if query.reference is not None:

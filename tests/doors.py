@@ -18,6 +18,8 @@ _SITE = (
 )
 _TOKEN = "id tenantId siteId role state maxUses uses allowedCidrs createdAt createdBy expiresAt revokedAt lastUsedAt"
 _SECRET = "reference tenantId scope name version createdAt updatedAt"
+_GRANT = "tenantId reference scope name siteId createdAt createdBy"
+_AGENT = "id tenantId siteId tokenId name version address enrolledAt lastSeenAt revokedAt"
 _AUDIT = "id tenantId time actor operation action resource decision outcome requestId data"
 _PAGE = "pageInfo { hasNextPage endCursor }"
 _LIST = "$tenantId: ID, $first: Int! = 50, $after: String"
@@ -32,6 +34,12 @@ QUERIES = {
     f"{{ secrets({_LISTED}, scope: $scope) {{ nodes {{ {_SECRET} }} {_PAGE} }} }}",
     "auditEvents.list": f"query ({_LIST}, $filter: AuditFilter) "
     f"{{ auditEvents({_LISTED}, filter: $filter) {{ nodes {{ {_AUDIT} }} {_PAGE} }} }}",
+    "siteAgents.list": f"query ({_LIST}, $siteId: ID, $filter: SiteAgentFilter) "
+    f"{{ siteAgents({_LISTED}, siteId: $siteId, filter: $filter) {{ nodes {{ {_AGENT} }} {_PAGE} }} }}",
+    "siteAgents.get": f"query ($tenantId: ID, $agentId: ID!) "
+    f"{{ siteAgent(tenantId: $tenantId, id: $agentId) {{ {_AGENT} }} }}",
+    "secrets.listGrants": f"query ({_LIST}, $reference: String, $siteId: ID) "
+    f"{{ secretGrants({_LISTED}, reference: $reference, siteId: $siteId) {{ nodes {{ {_GRANT} }} {_PAGE} }} }}",
     "sites.get": f"query ($tenantId: ID, $siteId: ID!) {{ site(tenantId: $tenantId, id: $siteId) {{ {_SITE} }} }}",
 }
 """The operations that are queries; the rest are mutations of one ``input``."""
@@ -42,6 +50,9 @@ MUTATIONS = {
     "sites.delete": f"deleteSite {{ site {{ {_SITE} }} }}",
     "siteTokens.create": f"createSiteToken {{ siteToken {{ {_TOKEN} }} token }}",
     "siteTokens.revoke": f"revokeSiteToken {{ siteToken {{ {_TOKEN} }} }}",
+    "siteAgents.revoke": f"revokeSiteAgent {{ siteAgent {{ {_AGENT} }} }}",
+    "secrets.grant": f"grantSecret {{ secretGrant {{ {_GRANT} }} }}",
+    "secrets.revokeGrant": f"revokeSecretGrant {{ secretGrant {{ {_GRANT} }} }}",
     "secrets.put": "putSecret { reference version name scope }",
 }
 _ENUMS = {"kind", "kinds", "scope", "states", "state", "role", "decision", "field", "direction"}
@@ -151,7 +162,7 @@ def _from_graphql(body: bytes) -> Outcome:
         value = {"items": value["nodes"], "nextCursor": page["endCursor"] if page["hasNextPage"] else None}
     elif "siteToken" in value:
         value = value["siteToken"] | ({"token": value["token"]} if "token" in value else {})
-    elif set(value) == {"site"}:
-        value = value["site"]
+    elif len(value) == 1 and set(value) <= {"site", "siteAgent", "secretGrant"}:
+        (value,) = value.values()
     lowered: dict[str, Any] = _enums("", value, str.lower)
     return Outcome("OK", lowered, (), body)
