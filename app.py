@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +263,8 @@ def _lifespan(settings: Settings, services: Services) -> Callable[[Starlette], A
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            with suppress(*OUT_OF_REACH):
+                await services.keyring.flush_last_use()
             services.hasher.close()
             await services.broker.close()
             await services.database.close()

@@ -52,7 +52,7 @@ class Load(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """This server's load and a peer's."""
+    """The server's load and a peer's."""
 
     name: str
     ours: Load
@@ -160,7 +160,7 @@ def _token_rows(tokens: int) -> Any:
             "INSERT INTO join_tokens (tenant_id, id, site_id, role, secret_hash, precheck_tag, max_uses, created_at, "
             "created_by, expires_at) SELECT s.tenant_id, 'jt_' || md5(s.id || n) || '00000000000000000000', s.id, "
             "'site', 'x', 'x', 1, now() - make_interval(secs => n), 'bench', now() + interval '1 day' "
-            f"FROM sites s, generate_series(1, {int(tokens)}) n WHERE s.tenant_id = 'acme'"  # noqa: S608
+            f"FROM sites s, generate_series(1, {int(tokens)}) n WHERE s.tenant_id = 'acme'"
         )
     )
 
@@ -204,9 +204,7 @@ def staged(folder: Path) -> Iterator[Stage]:
 
         def start(command: list[str], **more: str) -> str:
             port = _free_port()
-            return stack.enter_context(
-                process([part.format(port=port) for part in command], port, environment | more)
-            )
+            return stack.enter_context(process([part.format(port=port) for part in command], port, environment | more))
 
         python = sys.executable
         yield Stage(

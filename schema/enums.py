@@ -53,7 +53,7 @@ _enum(
     "What sites can be ordered by; ties are broken by id.",
     name="SiteOrderField",
     CREATED_AT="By age.",
-    NAME="By name, in code point order.",
+    NAME="By name, in the order of the database's collation.",
 )
 _enum(SortDirection, "Which end of the order comes first.", ASC="Smallest first.", DESC="Largest first.")
 _enum(JoinTokenRole, "What a join token lets its bearer enrol as.", SITE="A `bcd site` agent of one site.")

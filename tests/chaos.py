@@ -137,7 +137,7 @@ async def _server(postgres: EmbeddedPostgres, folder: Path) -> Server:
     keyfiles.create(folder / "keys")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    environment = {
+    environment: dict[str, str] = {
         "BC_DATABASE_URL": postgres.dsn(),
         "BC_KEYS_DIR": str(folder / "keys"),
         "BC_LOG_LEVEL": "error",
@@ -154,7 +154,7 @@ async def _join(postgres: EmbeddedPostgres, server: Server, agents: int, sites: 
     tokens: list[str] = []
     async with httpx.AsyncClient(base_url=server.url, headers={"authorization": f"Bearer {key}"}) as client:
         for number in range(sites):
-            new = {"tenantId": "acme", "kind": "custom", "name": f"site {number}", "region": "r"}
+            new: dict[str, Any] = {"tenantId": "acme", "kind": "custom", "name": f"site {number}", "region": "r"}
             new |= {"idempotencyKey": f"s{number}", "bootLeaseTtlSeconds": TTL_SECONDS}
             site = (await client.post("/api/compute/sites/create", json=new)).raise_for_status().json()["id"]
             mint = {
