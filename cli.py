@@ -6,18 +6,15 @@ import json
 import os
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
-import uvicorn
-import uvloop
 from rich.console import Console
 
-from agent.cli import app as site_app
-from agent.operator import agents_app, secret_app, sites_app, token_app
 from models.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from models.keyfiles import KeyFilesError
 from models.sensitive import BearerToken
@@ -36,22 +33,34 @@ iam = typer.Typer(help="Make tenants and API keys, directly in the database.", n
 keys = typer.Typer(help="Key files of the deployment.", no_args_is_help=True)
 app.add_typer(iam, name="iam")
 app.add_typer(keys, name="keys")
-app.add_typer(site_app, name="site")
-app.add_typer(token_app, name="token")
-app.add_typer(sites_app, name="sites")
-app.add_typer(secret_app, name="secret")
-app.add_typer(agents_app, name="agents")
 
 CREDENTIALS = "dev-credentials.json"
 _ERRORS = Console(stderr=True, highlight=False)
 
 
+SERVER_COMMANDS = frozenset({"dev", "serve", "migrate", "init", "iam", "keys", "schema", "settings"})
+
+
 def main() -> None:
     """Entry point. Failures that the operator can mend are one line on standard error, and exit code 1."""
+    if not SERVER_COMMANDS.intersection(sys.argv[1:2]):
+        _mount_clients()
     try:
         app()
     except (SettingsError, KeyFilesError, EmbeddedPostgresError, OSError) as error:
         fail(str(error))
+
+
+def _mount_clients() -> None:
+    """The agent's and the operator's commands. A server's start does not wait for what they import."""
+    from agent.cli import app as site_app
+    from agent.operator import agents_app, secret_app, sites_app, token_app
+
+    app.add_typer(site_app, name="site")
+    app.add_typer(token_app, name="token")
+    app.add_typer(sites_app, name="sites")
+    app.add_typer(secret_app, name="secret")
+    app.add_typer(agents_app, name="agents")
 
 
 def fail(message: str) -> NoReturn:
@@ -148,43 +157,11 @@ def serve(
 
 async def _serve(settings: Settings, listening: socket.socket, announce: Callable[[], None]) -> None:
     import logs
-    from app import create_app, open_services
+    from app import open_services
+    from serving import serve_app
 
     logs.configure(settings)
-    services = await open_services(settings)
-    server = _Server(
-        uvicorn.Config(
-            create_app(settings, services),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=10,
-        ),
-        announce,
-        services.feed.close,
-    )
-    await server.serve(sockets=[listening])
-
-
-class _Server(uvicorn.Server):
-    """uvicorn, which says when it is ready, and ends streams before it waits for the connections that hold them."""
-
-    def __init__(self, config: uvicorn.Config, announce: Callable[[], None], end_streams: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._announce = announce
-        self._end_streams = end_streams
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then announce."""
-        await super().startup(sockets)
-        if self.started:
-            self._announce()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the streams, then shut down."""
-        self._end_streams()
-        await super().shutdown(sockets)
+    await serve_app(settings, await open_services(settings), listening, announce)
 
 
 def _bind(settings: Settings) -> socket.socket:
@@ -211,6 +188,8 @@ def _exit_on_sigterm() -> None:
 
 
 def _run(work: Any) -> None:
+    import uvloop
+
     with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(work)
 

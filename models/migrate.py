@@ -2,14 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import asyncpg
-from alembic import command
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, NullPool, func, literal_column, select, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -21,30 +16,34 @@ T = TypeVar("T")
 _MIGRATION_LOCK = 0x6263_6D67
 
 
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent.parent / "migrations"))
-    return config
+_FOLDER = Path(__file__).parent.parent / "migrations"
+
+HEAD = max(path.name.partition("_")[0] for path in (_FOLDER / "versions").glob("[0-9]*.py"))
+"""The revision that this version of the server needs. Revisions are numbered, so Alembic need not be loaded to tell."""
 
 
-HEAD = ScriptDirectory.from_config(_config()).get_current_head()
-"""The revision that this version of the server needs."""
+async def upgrade(url: str) -> None:
+    """Bring the database at ``url`` to HEAD. Several callers at once are safe: they wait for one another."""
+    if await _revision(url) == HEAD:
+        return
 
-
-async def upgrade(url: str, revision: str = "head") -> None:
-    """Bring the database at ``url`` to ``revision``. Several callers at once are safe: they wait for one another."""
+    from alembic import command
+    from alembic.config import Config
 
     def run(connection: Connection) -> None:
         connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-        config = _config()
+        config = Config()
+        config.set_main_option("script_location", str(_FOLDER))
         config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+        command.upgrade(config, "head")
 
     await _run(url, run)
 
 
 async def differences(url: str) -> list[str]:
     """What the migrated database at ``url`` lacks or has beyond the tables declared in :mod:`models.tables`."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
 
     def run(connection: Connection) -> list[str]:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
@@ -63,6 +62,16 @@ async def is_current(database: Database) -> bool:
     except asyncpg.UndefinedTableError:
         return False
     return row is not None and row[0] == HEAD
+
+
+async def _revision(url: str) -> str | None:
+    connection = await asyncpg.connect(plain_url(url))
+    try:
+        return cast("str | None", await connection.fetchval(_VERSION.sql))
+    except asyncpg.UndefinedTableError:
+        return None
+    finally:
+        await connection.close()
 
 
 async def _run(url: str, work: Callable[[Connection], T]) -> T:
