@@ -1,7 +1,7 @@
 import "@mantine/core/styles.css";
 import "./console.css";
 
-import { createTheme, MantineProvider } from "@mantine/core";
+import { MantineProvider } from "@mantine/core";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { Route, Router, Switch } from "wouter";
@@ -15,13 +15,12 @@ import { Site } from "./pages/Site";
 import { Sites } from "./pages/Sites";
 import { Layout } from "./parts/Layout";
 import { Empty } from "./parts/Notices";
-
-const theme = createTheme({ primaryColor: "indigo", defaultRadius: "md", autoContrast: true });
+import { contrast, theme } from "./theme";
 
 createRoot(document.getElementById("root")!).render(
   <StrictMode>
-    <MantineProvider theme={theme} defaultColorScheme="auto">
-      <SessionProvider signIn={(enter) => <SignIn enter={enter} />}>
+    <MantineProvider theme={theme} cssVariablesResolver={contrast} defaultColorScheme="auto">
+      <SessionProvider signIn={(enter, ended) => <SignIn enter={enter} ended={ended} />}>
         <Router hook={useHashLocation}>
           <Layout>
             <Switch>

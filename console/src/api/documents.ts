@@ -56,6 +56,18 @@ export const SITE = graphql(`
         key
         value
       }
+      bootLease {
+        epoch
+        holderAgentId
+        acquiredAt
+        history(first: 8) {
+          epoch
+          agentId
+          acquiredAt
+          endedAt
+          reason
+        }
+      }
       siteTokens(first: 20, after: $after) {
         totalCount
         pageInfo {
@@ -194,6 +206,48 @@ export const SITE_EVENTS = graphql(`
       position
       type
       siteId
+    }
+  }
+`);
+
+export const SITE_AGENTS = graphql(`
+  query SiteAgents($tenantId: ID!, $siteId: ID!, $after: String) {
+    siteAgents(tenantId: $tenantId, siteId: $siteId, first: 20, after: $after) {
+      totalCount
+      pageInfo {
+        hasNextPage
+        endCursor
+      }
+      nodes {
+        id
+        name
+        address
+        enrolledAt
+        lastSeenAt
+        revokedAt
+      }
+    }
+  }
+`);
+
+export const AGENT_NAME = graphql(`
+  query AgentName($tenantId: ID!, $id: ID!) {
+    siteAgent(tenantId: $tenantId, id: $id) {
+      id
+      name
+    }
+  }
+`);
+
+export const TOKEN_AGENTS = graphql(`
+  query TokenAgents($tenantId: ID!, $siteId: ID!, $tokenId: ID!) {
+    siteAgents(tenantId: $tenantId, siteId: $siteId, first: 20, filter: { tokenId: $tokenId, revoked: false }) {
+      totalCount
+      nodes {
+        id
+        name
+        address
+      }
     }
   }
 `);

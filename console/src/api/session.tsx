@@ -1,6 +1,6 @@
 import { createClient as createSocket } from "graphql-ws";
 import { createContext, type ReactNode, useCallback, useContext, useMemo, useState } from "react";
-import { cacheExchange, Client, fetchExchange, Provider, subscriptionExchange } from "urql";
+import { cacheExchange, Client, fetchExchange, mapExchange, Provider, subscriptionExchange } from "urql";
 
 import type { ViewerQuery } from "../generated/graphql";
 import { VIEWER } from "./documents";
@@ -26,15 +26,30 @@ export function useSession(): Session {
   return session;
 }
 
-/** A client that holds the API key in its closure: never in storage, a URL, a cache or the DOM. */
-function clientWith(key: string): Client {
+/** What the sign-in page works with. */
+export interface Entrance {
+  /** Begins a session; answers why not. */
+  enter: (key: string) => Promise<Failure | null>;
+  /** Why the last session ended, if it was not by signing out. */
+  ended: string | null;
+}
+
+/** The server's close code for a key that is not valid, or not any more. */
+const FORBIDDEN = 4403;
+
+/**
+ * A client that holds the API key in its closure: never in storage, a URL, a cache or the DOM. `onRefused` hears when
+ * the key is not valid any more.
+ */
+function clientWith(key: string, onRefused: () => void): Client {
   const authorization = `Bearer ${key}`;
   const socket = createSocket({
     url: new URL("/graphql", location.href).href.replace(/^http/, "ws"),
     connectionParams: { authorization },
     lazyCloseTimeout: 2000,
-    shouldRetry: () => true,
+    shouldRetry: (reason) => (reason as CloseEvent).code !== FORBIDDEN,
     retryAttempts: Infinity,
+    on: { closed: (event) => (event as CloseEvent).code === FORBIDDEN && onRefused() },
   });
   return new Client({
     url: "/graphql",
@@ -43,6 +58,10 @@ function clientWith(key: string): Client {
     fetchOptions: { headers: { authorization, accept: "application/graphql-response+json" } },
     exchanges: [
       cacheExchange,
+      mapExchange({
+        onError: ({ graphQLErrors }) =>
+          graphQLErrors.some(({ extensions }) => extensions.code === "UNAUTHENTICATED") && onRefused(),
+      }),
       fetchExchange,
       subscriptionExchange({
         forwardSubscription: (request) => ({
@@ -58,14 +77,22 @@ function clientWith(key: string): Client {
 /** Renders `signIn` until a key was accepted, then `children`. A reload signs out: the key is kept in memory alone. */
 export function SessionProvider(props: {
   children: ReactNode;
-  signIn: (enter: (key: string) => Promise<Failure | null>) => ReactNode;
+  signIn: (enter: Entrance["enter"], ended: Entrance["ended"]) => ReactNode;
 }) {
   const [state, setState] = useState<{ client: Client; viewer: Viewer } | null>(null);
+  const [ended, setEnded] = useState<string | null>(null);
   const [tenantId, setTenantId] = useState("");
   const enter = useCallback(async (key: string) => {
-    const client = clientWith(key);
+    let accepted = false;
+    const client = clientWith(key, () => {
+      if (!accepted) return;
+      setState((current) => (current?.client === client ? null : current));
+      setEnded("The key is not valid any more: it was revoked. Sign in with another one.");
+    });
     const { data, error } = await client.query(VIEWER, {}, { requestPolicy: "network-only" }).toPromise();
     if (error || !data) return failureOf(error);
+    accepted = true;
+    setEnded(null);
     setTenantId(data.viewer.tenantId);
     setState({ client, viewer: data.viewer });
     return null;
@@ -83,7 +110,7 @@ export function SessionProvider(props: {
       },
     [state, tenantId],
   );
-  if (!state || !session) return props.signIn(enter);
+  if (!state || !session) return props.signIn(enter, ended);
   return (
     <Provider value={state.client}>
       <SessionContext value={session}>{props.children}</SessionContext>

@@ -46,6 +46,7 @@ function Page() {
         onSubmit={(event) => {
           event.preventDefault();
           setKey(typed.trim());
+          setTyped("");
         }}
       >
         <label htmlFor="key">API key</label>

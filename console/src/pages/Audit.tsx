@@ -1,5 +1,5 @@
 import { Badge, Code, Group, Select, Stack, Table, Text, TextInput, Title } from "@mantine/core";
-import { useDebouncedValue } from "@mantine/hooks";
+import { useDebouncedValue, useDocumentTitle } from "@mantine/hooks";
 import { useState } from "react";
 import { useQuery } from "urql";
 
@@ -17,12 +17,17 @@ const OPERATIONS = [
   "sites.delete",
   "siteTokens.create",
   "siteTokens.revoke",
+  "siteAgents.enroll",
+  "siteAgents.revoke",
   "secrets.put",
+  "secrets.grant",
+  "secrets.revokeGrant",
 ];
 
 /** Who did or tried what. */
 export function Audit() {
   const { tenantId } = useSession();
+  useDocumentTitle("Audit trail · Better Compute");
   const [actor, setActor] = useState("");
   const [resource, setResource] = useState("");
   const [operation, setOperation] = useState<string | null>(null);
@@ -127,7 +132,7 @@ export function Audit() {
               </Table.Tbody>
             </Table>
           </Table.ScrollContainer>
-          <Pager pager={pager} total={data.auditEvents.totalCount} noun="entries" pageInfo={data.auditEvents.pageInfo} />
+          <Pager pager={pager} total={data.auditEvents.totalCount} nouns={["entry", "entries"]} pageInfo={data.auditEvents.pageInfo} />
         </>
       )}
     </Stack>

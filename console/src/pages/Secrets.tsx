@@ -1,4 +1,5 @@
 import { Button, Code, Group, SegmentedControl, Stack, Table, Title } from "@mantine/core";
+import { useDocumentTitle } from "@mantine/hooks";
 import { useState } from "react";
 import { useQuery } from "urql";
 
@@ -14,6 +15,7 @@ import { Time } from "../parts/Time";
 /** The secrets' metadata. Values go in by a dialog and are never here. */
 export function Secrets() {
   const { tenantId, viewer, may } = useSession();
+  useDocumentTitle("Secrets · Better Compute");
   const [scope, setScope] = useState<SecretScope>("TENANT");
   const [putting, setPutting] = useState<{ name?: string } | null>(null);
   const pager = usePager(`${tenantId} ${scope}`);
@@ -84,7 +86,7 @@ export function Secrets() {
               </Table.Tbody>
             </Table>
           </Table.ScrollContainer>
-          <Pager pager={pager} total={data.secrets.totalCount} noun="secrets" pageInfo={data.secrets.pageInfo} />
+          <Pager pager={pager} total={data.secrets.totalCount} nouns={["secret", "secrets"]} pageInfo={data.secrets.pageInfo} />
         </>
       )}
       {putting && <PutSecret {...putting} onClose={() => setPutting(null)} onPut={refresh} />}

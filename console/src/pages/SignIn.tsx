@@ -1,11 +1,14 @@
-import { Anchor, Button, Card, Center, PasswordInput, Stack, Text, Title } from "@mantine/core";
+import { Alert, Anchor, Button, Card, Center, PasswordInput, Stack, Text, Title } from "@mantine/core";
+import { useDocumentTitle } from "@mantine/hooks";
 import { useState } from "react";
 
 import type { Failure } from "../api/failure";
+import type { Entrance } from "../api/session";
 import { FailureNotice } from "../parts/Notices";
 
 /** Takes an API key. It goes into the client's closure and out of the field. */
-export function SignIn({ enter }: { enter: (key: string) => Promise<Failure | null> }) {
+export function SignIn({ enter, ended }: Entrance) {
+  useDocumentTitle("Sign in · Better Compute");
   const [key, setKey] = useState("");
   const [failure, setFailure] = useState<Failure | null>(null);
   const [busy, setBusy] = useState(false);
@@ -28,6 +31,11 @@ export function SignIn({ enter }: { enter: (key: string) => Promise<Failure | nu
               </Title>
               <Text c="dimmed">Sites, their tokens and secrets</Text>
             </div>
+            {ended && !failure && (
+              <Alert color="yellow" role="alert">
+                {ended}
+              </Alert>
+            )}
             <FailureNotice failure={failure} />
             <PasswordInput
               label="API key"
@@ -44,8 +52,8 @@ export function SignIn({ enter }: { enter: (key: string) => Promise<Failure | nu
               Sign in
             </Button>
             <Text size="sm" c="dimmed">
-              For developers: <Anchor href="/graphql">GraphiQL</Anchor>,{" "}
-              <Anchor href="/api/openapi.json">OpenAPI</Anchor>
+              For developers: <Anchor href="/graphql" underline="always">GraphiQL</Anchor>,{" "}
+              <Anchor href="/api/openapi.json" underline="always">OpenAPI</Anchor>
             </Text>
           </Stack>
         </form>

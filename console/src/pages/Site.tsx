@@ -1,18 +1,22 @@
 import { Anchor, Badge, Button, Card, Code, Group, SimpleGrid, Stack, Table, Text, Title } from "@mantine/core";
+import { useDocumentTitle } from "@mantine/hooks";
 import { useState } from "react";
 import { useQuery } from "urql";
 import { Link, useLocation } from "wouter";
 
-import { DELETE_SITE, REVOKE_SITE_TOKEN, SITE } from "../api/documents";
+import { DELETE_SITE, SITE } from "../api/documents";
 import { failureOf } from "../api/failure";
 import { useLive } from "../api/live";
 import { useMutate } from "../api/mutate";
 import { useSession } from "../api/session";
 import type { JoinTokenState, SiteQuery } from "../generated/graphql";
+import { Agents } from "../parts/Agents";
+import { BootLease } from "../parts/BootLease";
 import { Confirm } from "../parts/Confirm";
 import { MintToken } from "../parts/MintToken";
 import { Empty, FailureNotice, Loading } from "../parts/Notices";
 import { Pager, usePager } from "../parts/Pager";
+import { RevokeToken } from "../parts/RevokeToken";
 import { SiteForm } from "../parts/SiteForm";
 import { Time } from "../parts/Time";
 import { KIND_COLORS } from "./Sites";
@@ -41,12 +45,13 @@ export function Site({ id }: { id: string }) {
   const refresh = () => query({ requestPolicy: "network-only" });
   useLive(refresh, id);
   const site = data?.site;
+  useDocumentTitle(`${site?.name ?? "Site"} · Better Compute`);
   if (error && !site) return <FailureNotice failure={failureOf(error)} onRetry={refresh} />;
   if (!site) return fetching ? <Loading what="the site" /> : null;
   const manages = may("compute:sites:manage") && site.tenantId === tenantId && !site.deletedAt;
   const close = () => setDialog(null);
   return (
-    <Stack>
+    <Stack gap="lg">
       <Anchor component={Link} href="/" size="sm">
         ← Sites
       </Anchor>
@@ -96,10 +101,14 @@ export function Site({ id }: { id: string }) {
         )}
       </Card>
       {site.tenantId === tenantId ? (
-        <Tokens site={site} pager={pager} manages={manages} onMint={() => setDialog("mint")} onRevoke={setDialog} />
+        <>
+          <Tokens site={site} pager={pager} manages={manages} onMint={() => setDialog("mint")} onRevoke={setDialog} />
+          <Agents tenantId={tenantId} siteId={id} holderId={site.bootLease.holderAgentId} />
+        </>
       ) : (
-        <Text c="dimmed">The tokens of this site are its owner&apos;s.</Text>
+        <Text c="dimmed">The tokens and agents of this site are its owner&apos;s.</Text>
       )}
+      <BootLease lease={site.bootLease} tenantId={tenantId} named={site.tenantId === tenantId} />
       {dialog === "edit" && (
         <SiteForm
           site={site}
@@ -127,22 +136,7 @@ export function Site({ id }: { id: string }) {
         </Confirm>
       )}
       {dialog !== null && typeof dialog === "object" && (
-        <Confirm
-          title="Revoke this token?"
-          verb="Revoke token"
-          onClose={close}
-          act={async () => {
-            const input = { tenantId, siteId: id, tokenId: dialog.id };
-            const { failure } = await mutate(REVOKE_SITE_TOKEN, { input });
-            refresh();
-            return failure;
-          }}
-        >
-          <Text size="sm">
-            <Code style={{ overflowWrap: "anywhere" }}>{dialog.id}</Code> was used {dialog.uses} of {dialog.maxUses}{" "}
-            times. No agent can enrol with it from now on.
-          </Text>
-        </Confirm>
+        <RevokeToken tenantId={tenantId} token={dialog} onClose={close} onRevoked={refresh} />
       )}
     </Stack>
   );
@@ -227,7 +221,7 @@ function Tokens(props: {
               </Table.Tbody>
             </Table>
           </Table.ScrollContainer>
-          <Pager pager={props.pager} total={totalCount} noun="tokens" pageInfo={pageInfo} />
+          <Pager pager={props.pager} total={totalCount} nouns={["token", "tokens"]} pageInfo={pageInfo} />
         </>
       )}
     </section>

@@ -1,5 +1,5 @@
 import { Anchor, Badge, Button, Group, Select, Stack, Table, TextInput, Title } from "@mantine/core";
-import { useDebouncedValue } from "@mantine/hooks";
+import { useDebouncedValue, useDocumentTitle } from "@mantine/hooks";
 import { useState } from "react";
 import { useQuery } from "urql";
 import { Link, useLocation } from "wouter";
@@ -19,6 +19,7 @@ export const KIND_COLORS: Record<SiteKind, string> = { SHARED: "blue", DEDICATED
 /** The sites that the tenant sees. */
 export function Sites() {
   const { tenantId, may } = useSession();
+  useDocumentTitle("Sites · Better Compute");
   const [, navigate] = useLocation();
   const [search, setSearch] = useState("");
   const [kind, setKind] = useState<string | null>(null);
@@ -131,7 +132,7 @@ export function Sites() {
               </Table.Tbody>
             </Table>
           </Table.ScrollContainer>
-          <Pager pager={pager} total={data.sites.totalCount} noun="sites" pageInfo={data.sites.pageInfo} />
+          <Pager pager={pager} total={data.sites.totalCount} nouns={["site", "sites"]} pageInfo={data.sites.pageInfo} />
         </>
       )}
       {creating && <SiteForm onClose={() => setCreating(false)} onDone={(id) => navigate(`/sites/${id}`)} />}

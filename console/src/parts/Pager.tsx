@@ -11,11 +11,11 @@ export function usePager(bound: string) {
   return { after: trail.at(-1) ?? null, page: trail.length + 1, next, back };
 }
 
-/** Total, page, and the two ways to go. */
+/** The total, the page, and the two ways to go. */
 export function Pager(props: {
   pager: ReturnType<typeof usePager>;
   total: number;
-  noun: string;
+  nouns: [one: string, many: string];
   pageInfo: { hasNextPage: boolean; endCursor?: string | null | undefined };
 }) {
   const { pager, pageInfo } = props;
@@ -23,7 +23,7 @@ export function Pager(props: {
   return (
     <Group justify="space-between" mt="sm" component="nav" aria-label="Pages">
       <Text size="sm" c="dimmed">
-        {props.total} {props.noun}
+        {props.total} {props.nouns[props.total === 1 ? 0 : 1]}
       </Text>
       <Group gap="xs">
         <Button size="xs" variant="default" disabled={pager.page === 1} onClick={pager.back}>

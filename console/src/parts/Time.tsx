@@ -2,22 +2,34 @@ import { Text, Tooltip } from "@mantine/core";
 
 const EXACT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const RELATIVE = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
-const UNITS: [Intl.RelativeTimeFormatUnit, number][] = [
-  ["day", 86_400],
-  ["hour", 3600],
-  ["minute", 60],
+type Unit = "day" | "hour" | "minute" | "second";
+/** A unit, its seconds, and those of the next smaller one: 59.9 minutes are an hour. */
+const UNITS: [Unit, number, number][] = [
+  ["day", 86_400, 3600],
+  ["hour", 3600, 60],
+  ["minute", 60, 1],
 ];
+
+function inUnits(seconds: number): [number, Unit] {
+  const length = Math.abs(seconds);
+  const [unit, size] = UNITS.find(([, size, step]) => Math.round(length / step) * step >= size) ?? (["second", 1] as const);
+  return [Math.round(seconds / size), unit];
+}
 
 /** A time as people say it; exactly, on hover. */
 export function Time({ at }: { at: string | null | undefined }) {
   if (!at) return <Text size="sm">–</Text>;
-  const seconds = (Date.parse(at) - Date.now()) / 1000;
-  const [unit, size] = UNITS.find(([, length]) => Math.abs(seconds) >= length) ?? ["second", 1];
   return (
     <Tooltip label={EXACT.format(new Date(at))}>
       <Text size="sm" component="time" dateTime={at}>
-        {RELATIVE.format(Math.round(seconds / size), unit as Intl.RelativeTimeFormatUnit)}
+        {RELATIVE.format(...inUnits((Date.parse(at) - Date.now()) / 1000))}
       </Text>
     </Tooltip>
   );
+}
+
+/** How long it was from one time to another. */
+export function lasting(from: string, to: string): string {
+  const [count, unit] = inUnits((Date.parse(to) - Date.parse(from)) / 1000);
+  return new Intl.NumberFormat(undefined, { style: "unit", unit, unitDisplay: "long" }).format(count);
 }
