@@ -17,6 +17,7 @@ from models.iam import FLEET, Resource, Role, site_resource, tenant_resource
 from models.migrate import upgrade
 from models.sites import SiteDraft, SiteKind
 from resolvers.registry import OPERATIONS
+from tests.agent_world import join
 from tests.doors import GRAPHQL, HTTP, Door
 from tests.world import World, make_world
 
@@ -45,6 +46,8 @@ class Target(NamedTuple):
     site: str
     shared: str
     token: str
+    agent: str
+    secret: str
 
 
 Members = Callable[[Target], dict[str, Any]]
@@ -56,8 +59,11 @@ ROWS: list[tuple[str, str, Members]] = [
     ("get a site", "sites.get", lambda t: ACME | {"siteId": t.site}),
     ("get a shared site", "sites.get", lambda t: ACME | {"siteId": t.shared}),
     ("list tokens", "siteTokens.list", lambda _: ACME),
+    ("list agents", "siteAgents.list", lambda _: ACME),
+    ("get an agent", "siteAgents.get", lambda t: ACME | {"agentId": t.agent}),
     ("list secrets", "secrets.list", lambda _: ACME),
     ("list fleet secrets", "secrets.list", lambda _: {"tenantId": "root", "scope": "fleet"}),
+    ("list grants", "secrets.listGrants", lambda _: ACME),
     ("list audit events", "auditEvents.list", lambda _: ACME),
     (
         "create a site",
@@ -80,6 +86,9 @@ ROWS: list[tuple[str, str, Members]] = [
     ("revoke a token", "siteTokens.revoke", lambda t: ACME | {"siteId": t.site, "tokenId": t.token}),
     ("put a secret", "secrets.put", lambda _: ACME | {"name": "n", "value": "v"}),
     ("put a fleet secret", "secrets.put", lambda _: {"tenantId": "root", "name": "n", "value": "v", "scope": "fleet"}),
+    ("grant a secret", "secrets.grant", lambda t: ACME | {"siteId": t.site, "reference": t.secret}),
+    ("revoke a grant", "secrets.revokeGrant", lambda t: ACME | {"siteId": t.site, "reference": t.secret}),
+    ("revoke an agent", "siteAgents.revoke", lambda t: ACME | {"agentId": t.agent}),
     ("delete a site", "sites.delete", lambda t: ACME | {"siteId": t.site}),
 ]
 """A row's name, its operation and its input. The site's deletion comes last."""
@@ -113,8 +122,13 @@ async def prepare(world: World, caller: Caller, number: str) -> tuple[str | None
     assert made is not None
     assert shared is not None
     given = ACME | {"siteId": made.id, "ttlSeconds": 60, "idempotencyKey": number}
-    token = (await HTTP.call(world, "acme-admin", "siteTokens.create", **given)).ok["id"]
-    target = Target(made.id, shared.id, token)
+    token = (await HTTP.call(world, "acme-admin", "siteTokens.create", **given)).ok
+    agent = await join(world, token=token["token"])
+    secret = (await HTTP.call(world, "acme-admin", "secrets.put", **ACME, name=f"of/{number}", value="v")).ok[
+        "reference"
+    ]
+    await HTTP.call(world, "acme-admin", "secrets.grant", **ACME, siteId=made.id, reference=secret)
+    target = Target(made.id, shared.id, token["id"], agent.id, secret)
     if caller.level == "nobody":
         return None, target
     levels: dict[str, Resource] = {
