@@ -6,7 +6,6 @@ typed, so that one answer names every fault. One walk serves variables and liter
 plain values.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,12 +46,7 @@ from graphql.validation.rules.values_of_correct_type import ValuesOfCorrectTypeR
 from pydantic import BaseModel
 
 from models.errors import DEFAULT_DETAIL, ApiError, ErrorCode, FieldFault
-
-MAX_FAULTS = 100
-"""Faults that one error names at most: a long list of bad items must not make a longer answer."""
-
-_NAME = re.compile(r"[_A-Za-z][_0-9A-Za-z]{0,63}")
-"""What a field could be called. A member of any other name is not named: it may be a value in the wrong place."""
+from schema.inputs import MAX_FAULTS, told_name
 
 _BAD: Any = object()
 """Stands for a value that was found at fault."""
@@ -116,7 +110,7 @@ class _Walk:
             elif is_required_input_field(field):
                 self._bad((*path, name), "is required")
         for name in sorted(value.keys() - type_.fields.keys()):
-            self._bad((*path, name if _NAME.fullmatch(name) else "*"), "unknown field")
+            self._bad((*path, told_name(name)), "unknown field")
         self._ask_model(known, type_, path)
         return known
 

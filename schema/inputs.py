@@ -4,6 +4,8 @@ A constraint is declared once, in ``Field``. It validates both doors, stands in 
 in the GraphQL description of the field.
 """
 
+import re
+from itertools import islice
 from types import UnionType
 from typing import Annotated, Any, Self, TypeVar, Union, get_args, get_origin
 
@@ -20,6 +22,19 @@ T = TypeVar("T")
 
 MAX_FIRST = 200
 DEFAULT_FIRST = 50
+
+MAX_FAULTS = 100
+"""Faults that one error names at most: a long list of bad items must not make a longer answer."""
+
+_NAME = re.compile(r"[_A-Za-z][_0-9A-Za-z]{0,63}")
+
+
+def told_name(name: str) -> str:
+    """The name of an unknown member as an error may tell it: what no field could be called may be a value in the wrong
+    place.
+    """
+    return name if _NAME.fullmatch(name) else "*"
+
 
 
 class Input(BaseModel):
@@ -124,8 +139,12 @@ _MESSAGES = {
 def _faults(error: ValidationError) -> list[FieldFault]:
     """Every bad field of ``error``: its camelCase path, and how to mend it. Built without the input's values."""
     found = []
-    for fault in error.errors(include_input=False, include_url=False):
-        path = ".".join(to_camel(part) if isinstance(part, str) else str(part) for part in fault["loc"])
+    for fault in islice(error.errors(include_input=False, include_url=False), MAX_FAULTS):
+        *inside, last = fault["loc"] or ("",)
+        unknown = fault["type"] == "extra_forbidden"
+        parts = [to_camel(part) if isinstance(part, str) else str(part) for part in inside]
+        parts.append(told_name(str(last)) if unknown else to_camel(str(last)))
+        path = ".".join(parts)
         words = _MESSAGES.get(fault["type"])
         if words is None:
             # Messages of our own validators (value_error, secret_*) are constants; others may quote the input.

@@ -34,7 +34,7 @@ GOOD: dict[str, Any] = {
     "reference": "secret://tenant/acme/n",
     "kty": "OKP",
     "crv": "Ed25519",
-    "x": "A" * 43,
+    "x": "CQ" + "A" * 41,
     "field": "name",
     "direction": "asc",
     "ttlSeconds": 600,
