@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, bindparam, func, insert, literal, select, update
+from sqlalchemy import BigInteger, Text, bindparam, func, insert, literal, select, update
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects.postgresql import ARRAY
 
@@ -104,24 +104,40 @@ class Delivery(NamedTuple):
         }
 
 
-_AUDIT = Statement(
-    insert(AUDIT),
-    columns=[
-        "tenant_id",
-        "id",
-        "actor",
-        "operation",
-        "action",
-        "resource",
-        "decision",
-        "outcome",
-        "request_id",
-        "data",
-    ],
+_AUDIT_COLUMNS = (
+    "tenant_id",
+    "id",
+    "actor",
+    "operation",
+    "action",
+    "resource",
+    "decision",
+    "outcome",
+    "request_id",
+    "data",
 )
-_SUBJECT_LOCK = Statement(select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("subject"), 0))))
-_EVENT = Statement(insert(OUTBOX).inline(), columns=["id", "type", "subject", "tenant_id", "site_id", "data"])
-_NOTIFY = Statement(select(func.pg_notify(OUTBOX_CHANNEL, "")))
+_EVENT_COLUMNS = ("id", "type", "subject", "tenant_id", "site_id", "data")
+_AUDIT = Statement(insert(AUDIT).inline(), columns=_AUDIT_COLUMNS)
+# The lock is taken before the row is made, and with it its ``seq``. PostgreSQL keeps a volatile column nobody reads.
+_subject_lock = select(
+    func.pg_advisory_xact_lock(func.hashtextextended(bindparam("subject", type_=Text), 0)).label("held")
+).subquery("subject_lock")
+_event = (
+    insert(OUTBOX)
+    .from_select(
+        list(_EVENT_COLUMNS),
+        select(*(bindparam(name, type_=OUTBOX.c[name].type) for name in _EVENT_COLUMNS)).select_from(_subject_lock),
+    )
+    .inline()
+)
+_PUBLISH = Statement(_event)
+_RECORD = Statement(
+    _event.add_cte(
+        insert(AUDIT)
+        .values({name: bindparam(f"audit_{name}", type_=AUDIT.c[name].type) for name in _AUDIT_COLUMNS})
+        .cte("audited")
+    )
+)
 
 
 async def audit(tx: Transaction, entry: Audit, data: Mapping[str, Any] | None = None) -> None:
@@ -130,24 +146,28 @@ async def audit(tx: Transaction, entry: Audit, data: Mapping[str, Any] | None = 
 
 
 async def publish(tx: Transaction, event: Event) -> None:
-    """Append one event to the outbox. Raises ValueError for a type or data field that is not allow-listed.
+    """Append one event to the outbox; a trigger wakes the relay when it commits.
 
     The lock on the subject is held until commit: the next writer of the same subject takes its ``seq`` only after
-    this one committed, which makes ``seq`` the commit order per subject.
+    this one committed, which makes ``seq`` the commit order per subject. Raises ValueError for a type or data field
+    that is not allow-listed.
     """
-    if not event.data.keys() <= EVENT_DATA.get(event.type, frozenset()):
-        raise ValueError(f"event {event.type} may not carry these fields: {sorted(event.data)}")
-    await tx.all(_SUBJECT_LOCK, subject=event.subject)
-    await tx.all(_EVENT, id=new_id("evt"), **event._asdict())
-    await tx.all(_NOTIFY)
+    await tx.all(_PUBLISH, **_members(event))
 
 
 async def record(tx: Transaction, entry: Audit, event: Event) -> None:
-    """The audit row and the event of one change, in the change's own transaction. It comes last in it: the event's
-    subject lock should be held as briefly as can be.
+    """The audit row and the event of one change, in the change's own transaction, by one statement. It comes last:
+    the event's subject lock should be held as briefly as can be.
     """
-    await audit(tx, entry, event.data)
-    await publish(tx, event)
+    audited = {f"audit_{name}": value for name, value in entry._asdict().items()}
+    members = _members(event)
+    await tx.all(_RECORD, **audited, audit_id=new_id("aud"), audit_data=members["data"], **members)
+
+
+def _members(event: Event) -> dict[str, Any]:
+    if not event.data.keys() <= EVENT_DATA.get(event.type, frozenset()):
+        raise ValueError(f"event {event.type} may not carry these fields: {sorted(event.data)}")
+    return event._asdict() | {"id": new_id("evt"), "data": dict(event.data)}
 
 
 # --- delivery ----------------------------------------------------------------------------------------------------

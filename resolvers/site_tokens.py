@@ -51,8 +51,8 @@ async def create_site_token(op: Op, given: CreateSiteTokenInput) -> MintedSiteTo
     await site_resolvers.managed_site(op, given.tenant_id, given.site_id)
     # Concurrent calls with one key wait here for the first, so that they cost one hash; in another process the insert
     # decides.
-    async with op.services.minting.hold(wanted_id):
-        if (stored := await site_tokens.find(op.database, given.tenant_id, wanted_id)) is not None:
+    async with op.services.minting.hold(wanted_id) as waited:
+        if waited and (stored := await site_tokens.find(op.database, given.tenant_id, wanted_id)) is not None:
             op.take_audit()
             return _replay(stored, given.site_id)
         minted = await site_tokens.forge(op.services.hasher, op.services.pepper, wanted_id)

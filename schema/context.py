@@ -42,11 +42,12 @@ class KeyedLocks:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def hold(self, name: str) -> AsyncIterator[None]:
-        """Hold the lock of ``name``; it goes away with its last holder or waiter."""
+    async def hold(self, name: str) -> AsyncIterator[bool]:
+        """Hold the lock of ``name``, and tell whether it was waited for; it goes with its last holder or waiter."""
         lock = self._locks.setdefault(name, asyncio.Lock())
+        waited = lock.locked()
         async with lock:
-            yield
+            yield waited
 
 
 class Loader(DataLoader[K, V]):

@@ -378,3 +378,15 @@ def notifications() -> None:
         op.execute(
             f"CREATE TRIGGER {table}_notify AFTER {change} ON {table} FOR EACH ROW EXECUTE FUNCTION bc_notify_iam()"
         )
+    op.execute(
+        """
+        CREATE FUNCTION bc_notify_outbox() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            PERFORM pg_notify('bc_outbox', '');
+            RETURN NULL;
+        END $$
+        """
+    )
+    op.execute(
+        "CREATE TRIGGER outbox_notify AFTER INSERT ON outbox FOR EACH STATEMENT EXECUTE FUNCTION bc_notify_outbox()"
+    )
