@@ -1,11 +1,17 @@
-import { type CSSVariablesResolver, createTheme, Modal } from "@mantine/core";
+import { type CSSVariablesResolver, createTheme, Modal, TableScrollContainer } from "@mantine/core";
 
 export const theme = createTheme({
   primaryColor: "indigo",
   primaryShade: { light: 7, dark: 8 },
   defaultRadius: "md",
   autoContrast: true,
-  components: { Modal: Modal.extend({ defaultProps: { closeButtonProps: { "aria-label": "Close" } } }) },
+  components: {
+    Modal: Modal.extend({ defaultProps: { closeButtonProps: { "aria-label": "Close" } } }),
+    // What scrolls can be scrolled by keyboard.
+    TableScrollContainer: TableScrollContainer.extend({
+      defaultProps: { scrollAreaProps: { viewportProps: { tabIndex: 0 } } },
+    }),
+  },
 });
 
 /** Mantine's softer colours, with the contrast of 4.5 to 1 that WCAG 2 AA asks of text. */

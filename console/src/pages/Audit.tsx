@@ -112,11 +112,11 @@ export function Audit() {
                     </Table.Td>
                     <Table.Td>{event.operation}</Table.Td>
                     <Table.Td>
-                      <Badge variant="light" color={event.outcome === "ok" ? "green" : "red"}>
+                      <Badge variant="light" color={event.outcome === "ok" ? "green" : "red"} miw="max-content">
                         {event.outcome.toLowerCase().replaceAll("_", " ")}
                       </Badge>
                     </Table.Td>
-                    <Table.Td visibleFrom="sm">
+                    <Table.Td visibleFrom="sm" style={{ overflowWrap: "anywhere" }}>
                       <Text size="sm">{event.resource}</Text>
                       {Object.entries(event.data).map(([name, value]) => (
                         <Text size="xs" c="dimmed" key={name}>

@@ -210,7 +210,7 @@ function Tokens(props: {
                       <Time at={token.lastUsedAt} />
                     </Table.Td>
                     <Table.Td>
-                      {props.manages && token.state === "ACTIVE" && (
+                      {props.manages && token.state !== "REVOKED" && (
                         <Button size="xs" variant="default" onClick={() => props.onRevoke(token)}>
                           Revoke
                         </Button>

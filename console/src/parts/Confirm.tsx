@@ -24,7 +24,7 @@ export function Confirm(props: {
             Cancel
           </Button>
           <Button
-            color="red"
+            color="red.9"
             loading={busy}
             onClick={async () => {
               setBusy(true);

@@ -11,7 +11,7 @@ export function usePager(bound: string) {
   return { after: trail.at(-1) ?? null, page: trail.length + 1, next, back };
 }
 
-/** The total, the page, and the two ways to go. */
+/** The total, the page where there are several, and the two ways to go. */
 export function Pager(props: {
   pager: ReturnType<typeof usePager>;
   total: number;
@@ -25,20 +25,22 @@ export function Pager(props: {
       <Text size="sm" c="dimmed">
         {props.total} {props.nouns[props.total === 1 ? 0 : 1]}
       </Text>
-      <Group gap="xs">
-        <Button size="xs" variant="default" disabled={pager.page === 1} onClick={pager.back}>
-          Back
-        </Button>
-        <Text size="sm">Page {pager.page}</Text>
-        <Button
-          size="xs"
-          variant="default"
-          disabled={!pageInfo.hasNextPage || !end}
-          onClick={() => end && pager.next(end)}
-        >
-          Next
-        </Button>
-      </Group>
+      {(pager.page > 1 || pageInfo.hasNextPage) && (
+        <Group gap="xs">
+          <Button size="xs" variant="default" disabled={pager.page === 1} onClick={pager.back}>
+            Back
+          </Button>
+          <Text size="sm">Page {pager.page}</Text>
+          <Button
+            size="xs"
+            variant="default"
+            disabled={!pageInfo.hasNextPage || !end}
+            onClick={() => end && pager.next(end)}
+          >
+            Next
+          </Button>
+        </Group>
+      )}
     </Group>
   );
 }

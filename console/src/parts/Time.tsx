@@ -21,7 +21,7 @@ export function Time({ at }: { at: string | null | undefined }) {
   if (!at) return <Text size="sm">–</Text>;
   return (
     <Tooltip label={EXACT.format(new Date(at))}>
-      <Text size="sm" component="time" dateTime={at}>
+      <Text size="sm" component="time" dateTime={at} style={{ whiteSpace: "nowrap" }}>
         {RELATIVE.format(...inUnits((Date.parse(at) - Date.now()) / 1000))}
       </Text>
     </Tooltip>
