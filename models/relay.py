@@ -74,7 +74,7 @@ class Relay:
             await set_codecs(connection)
             session = Reader(connection)
             while not await journal.lead(session):  # noqa: ASYNC110 - the lock is PostgreSQL's
-                await asyncio.sleep(self._poll_seconds)
+                await asyncio.sleep(RETRY_SECONDS)  # a session that just ended may hold it a moment longer
             while True:
                 # Cleared first: an event that commits after the look below sets it again, so none waits for the poll.
                 self._woken.clear()
