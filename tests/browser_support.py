@@ -118,7 +118,7 @@ def dialog(page: Page) -> Locator:
 
 
 async def traces(page: Page, text: str) -> list[str]:
-    """Where the page still holds ``text``: DOM, fields, storages, address, and everything that its scripts can reach."""
+    """Where the page still holds ``text``: DOM, fields, storages, address, and all that its scripts can reach."""
     found: list[str] = await page.evaluate(
         """async (parts) => {
           const text = parts.join("");

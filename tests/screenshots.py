@@ -39,7 +39,8 @@ async def seed(world: World) -> None:
 
 async def shoot(browser: Browser, world: World, scheme: Scheme) -> None:
     """One round through the pages."""
-    async with support.visit(browser, world, color_scheme=scheme, reduced_motion="reduce") as visit:
+    options = {"color_scheme": scheme, "reduced_motion": "reduce", "permissions": ["clipboard-write"]}
+    async with support.visit(browser, world, **options) as visit:
         page = await visit.tab()
 
         async def keep(name: str) -> None:
@@ -59,6 +60,10 @@ async def shoot(browser: Browser, world: World, scheme: Scheme) -> None:
         await page.get_by_role("button", name="Mint token").click()
         await dialog(page).get_by_role("button", name="Mint", exact=True).wait_for()
         await keep("mint")
+        await dialog(page).get_by_role("button", name="Mint", exact=True).click()
+        await page.get_by_test_id("bearer").wait_for()
+        await keep("token")
+        await dialog(page).get_by_role("button", name="Copy token").click()
         await page.keyboard.press("Escape")
         await page.get_by_role("button", name="Revoke").last.click()
         await dialog(page).get_by_label("Revoke its agents too").wait_for()

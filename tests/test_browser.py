@@ -269,9 +269,9 @@ async def test_graphiql_explores_and_runs_operations(visit: Visit) -> None:
     await page.get_by_role("button", name="Execute query").click()
     await expect(page.get_by_label("Result Window")).to_contain_text("acme-admin")
     await page.get_by_role("button", name="Show GraphiQL Explorer").click()
-    await expect(page.get_by_role("region", name="Explorer").or_(page.locator(".graphiql-explorer-root"))).to_contain_text(
-        "siteTokens"
-    )
+    await expect(
+        page.get_by_role("region", name="Explorer").or_(page.locator(".graphiql-explorer-root"))
+    ).to_contain_text("siteTokens")
     await expect(page.get_by_role("tab")).to_have_count(8)
     assert any(".worker-" in url for url in visit.asked)
     assert set(await traces(page, visit.world.keys["acme-admin"])) <= {"heap"}

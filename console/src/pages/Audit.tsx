@@ -100,7 +100,7 @@ export function Audit() {
                   <Table.Th>When</Table.Th>
                   <Table.Th>Operation</Table.Th>
                   <Table.Th>Outcome</Table.Th>
-                  <Table.Th visibleFrom="sm">Resource and details</Table.Th>
+                  <Table.Th visibleFrom="sm" w="40%">Resource and details</Table.Th>
                   <Table.Th visibleFrom="md">Actor</Table.Th>
                 </Table.Tr>
               </Table.Thead>
@@ -116,7 +116,7 @@ export function Audit() {
                         {event.outcome.toLowerCase().replaceAll("_", " ")}
                       </Badge>
                     </Table.Td>
-                    <Table.Td visibleFrom="sm" style={{ overflowWrap: "anywhere" }}>
+                    <Table.Td visibleFrom="sm" miw={240} style={{ overflowWrap: "anywhere" }}>
                       <Text size="sm">{event.resource}</Text>
                       {Object.entries(event.data).map(([name, value]) => (
                         <Text size="xs" c="dimmed" key={name}>

@@ -1,4 +1,4 @@
-import { ActionIcon, AppShell, Burger, Button, Group, NavLink, Text, TextInput, useMantineColorScheme } from "@mantine/core";
+import { ActionIcon, AppShell, Burger, Button, Group, NavLink, Text, TextInput, useComputedColorScheme, useMantineColorScheme } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
 import { type ReactNode, useState } from "react";
 import { Link, useLocation } from "wouter";
@@ -14,7 +14,8 @@ const PAGES = [
 /** The frame around the pages: where one is, as whom, and the way out. */
 export function Layout({ children }: { children: ReactNode }) {
   const { viewer, tenantId, setTenantId, signOut } = useSession();
-  const { colorScheme, toggleColorScheme } = useMantineColorScheme();
+  const { setColorScheme } = useMantineColorScheme();
+  const dark = useComputedColorScheme("light") === "dark";
   const [location] = useLocation();
   const [opened, { toggle, close }] = useDisclosure();
   const [typed, setTyped] = useState(tenantId);
@@ -35,10 +36,10 @@ export function Layout({ children }: { children: ReactNode }) {
             </Text>
             <ActionIcon
               variant="default"
-              onClick={toggleColorScheme}
-              aria-label={colorScheme === "dark" ? "Use the light scheme" : "Use the dark scheme"}
+              onClick={() => setColorScheme(dark ? "light" : "dark")}
+              aria-label={dark ? "Use the light scheme" : "Use the dark scheme"}
             >
-              {colorScheme === "dark" ? "☀" : "☾"}
+              {dark ? "☀" : "☾"}
             </ActionIcon>
             <Button size="xs" variant="default" onClick={signOut}>
               Sign out
