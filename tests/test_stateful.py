@@ -352,10 +352,15 @@ class Lease(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         self.bench.set_clock(self.bench.now + timedelta(seconds=seconds))
 
-    @rule()
-    def wait_for_the_very_end(self) -> None:
-        if self.holder is not None and not self.over():
-            self.bench.set_clock(self.expires_at)
+    @rule(who=who, early=st.sampled_from([0, 1]), renew=st.booleans())
+    def come_at_the_very_end(self, who: int, early: int, renew: bool) -> None:
+        if self.holder is None or self.over():
+            return
+        self.bench.set_clock(self.expires_at - timedelta(microseconds=early))
+        if renew:
+            self.renew(self.holder, 0)
+        else:
+            self.acquire(who)
 
     @rule()
     def sweep(self) -> None:
