@@ -14,6 +14,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from models.db import unavailable
 from models.errors import ApiError, ErrorCode
 from models.ids import new_id
 from models.sensitive import BearerToken
@@ -131,9 +132,12 @@ class _Connection:
         credential = BearerToken(text) if scheme.lower() == "bearer" and text else None
         try:
             self._context = await self._authenticate(credential, new_id("req"))
-        except ApiError as error:
-            code = 4403 if error.code is ErrorCode.UNAUTHENTICATED else 4500
-            raise _ClosedError(code, "Forbidden" if code == 4403 else "Unavailable") from None  # noqa: PLR2004
+        except Exception as error:
+            if isinstance(error, ApiError) and error.code is ErrorCode.UNAUTHENTICATED:
+                raise _ClosedError(4403, "Forbidden") from None
+            if isinstance(error, ApiError) or unavailable(error) is not None:
+                raise _ClosedError(1013, "Try again later") from None  # RFC 6455: clients do try again
+            raise
         await self._send({"type": "connection_ack"})
 
     def _subscribe(self, message: dict[str, Any]) -> None:

@@ -12,6 +12,8 @@ interface Session {
   viewer: Viewer;
   /** As which tenant the pages look: the viewer's own, or, for platform staff, another. */
   tenantId: string;
+  /** Tells ("reconnected") that live updates were lost for a while. */
+  reconnections: EventTarget;
   setTenantId: (tenantId: string) => void;
   may: (action: string) => boolean;
   signOut: () => void;
@@ -41,15 +43,22 @@ const FORBIDDEN = 4403;
  * A client that holds the API key in its closure: never in storage, a URL, a cache or the DOM. `onRefused` hears when
  * the key is not valid any more.
  */
-function clientWith(key: string, onRefused: () => void): Client {
+function clientWith(key: string, onRefused: () => void, reconnections: EventTarget): Client {
   const authorization = `Bearer ${key}`;
+  let connectedBefore = false;
   const socket = createSocket({
     url: new URL("/graphql", location.href).href.replace(/^http/, "ws"),
     connectionParams: { authorization },
     lazyCloseTimeout: 2000,
     shouldRetry: (reason) => (reason as CloseEvent).code !== FORBIDDEN,
     retryAttempts: Infinity,
-    on: { closed: (event) => (event as CloseEvent).code === FORBIDDEN && onRefused() },
+    on: {
+      connected: () => {
+        if (connectedBefore) reconnections.dispatchEvent(new Event("reconnected"));
+        connectedBefore = true;
+      },
+      closed: (event) => (event as CloseEvent).code === FORBIDDEN && onRefused(),
+    },
   });
   return new Client({
     url: "/graphql",
@@ -82,13 +91,14 @@ export function SessionProvider(props: {
   const [state, setState] = useState<{ client: Client; viewer: Viewer } | null>(null);
   const [ended, setEnded] = useState<string | null>(null);
   const [tenantId, setTenantId] = useState("");
+  const [reconnections] = useState(() => new EventTarget());
   const enter = useCallback(async (key: string) => {
     let accepted = false;
     const client = clientWith(key, () => {
       if (!accepted) return;
       setState((current) => (current?.client === client ? null : current));
       setEnded("The key is not valid any more: it was revoked. Sign in with another one.");
-    });
+    }, reconnections);
     const { data, error } = await client.query(VIEWER, {}, { requestPolicy: "network-only" }).toPromise();
     if (error || !data) return failureOf(error);
     accepted = true;
@@ -102,6 +112,7 @@ export function SessionProvider(props: {
       state && {
         viewer: state.viewer,
         tenantId,
+        reconnections,
         setTenantId,
         may: (action) =>
           state.viewer.fleetActions.includes(action) ||

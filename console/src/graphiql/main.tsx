@@ -12,8 +12,10 @@ import { StrictMode, useMemo, useState } from "react";
 import { createRoot } from "react-dom/client";
 
 import { EXAMPLES } from "./examples";
+import { memoryStorage } from "./storage";
 
 const EXPLORER = explorerPlugin();
+const STORAGE = memoryStorage();
 
 /** Sends operations to this origin with the key, which lives in this page's memory alone. */
 function fetcherWith(key: string): Fetcher {
@@ -66,6 +68,7 @@ function Page() {
       <GraphiQL
         key={key}
         fetcher={fetcher}
+        storage={STORAGE}
         plugins={[HISTORY_PLUGIN, EXPLORER]}
         isHeadersEditorEnabled={false}
         shouldPersistHeaders={false}

@@ -22,6 +22,7 @@ export function MintToken(props: { tenantId: string; siteId: string; onClose: ()
   const [bearer, setBearer] = useState<string | null>(null);
   const [failure, setFailure] = useState<Failure | null>(null);
   const [busy, setBusy] = useState(false);
+  const [lost, setLost] = useState(false);
 
   async function mint() {
     setBusy(true);
@@ -32,7 +33,9 @@ export function MintToken(props: { tenantId: string; siteId: string; onClose: ()
     setBusy(false);
     setFailure(outcome.failure);
     if (!outcome.data) return;
-    setBearer(outcome.data.createSiteToken.token ?? null);
+    const { token } = outcome.data.createSiteToken;
+    if (token == null) setLost(true);
+    else setBearer(token);
     props.onMinted();
   }
 
@@ -50,6 +53,12 @@ export function MintToken(props: { tenantId: string; siteId: string; onClose: ()
             Whoever has the token can enrol agents on this site until it expires or was used as often as it may be.
           </Text>
           <FailureNotice failure={failure} />
+          {lost && (
+            <Alert color="red" role="alert">
+              The token was minted, but the answer that showed it got lost. Close this, revoke the newest token of the
+              list, and mint another.
+            </Alert>
+          )}
           <Select
             label="Valid for"
             data={LIFETIMES}

@@ -1,4 +1,4 @@
-import { Alert, Button, Group, Modal, PasswordInput, SegmentedControl, Stack, TextInput } from "@mantine/core";
+import { Alert, Button, Group, Modal, SegmentedControl, Stack, Textarea, TextInput } from "@mantine/core";
 import { useState } from "react";
 
 import { PUT_SECRET } from "../api/documents";
@@ -19,15 +19,17 @@ export function PutSecret(props: { name?: string; onClose: () => void; onPut: ()
   const [failure, setFailure] = useState<Failure | null>(null);
   const [put, setPut] = useState<{ reference: string; version: number } | null>(null);
   const [busy, setBusy] = useState(false);
+  const [idempotencyKey, setIdempotencyKey] = useState(() => crypto.randomUUID());
 
   async function submit() {
     setBusy(true);
-    const outcome = await mutate(PUT_SECRET, { input: { tenantId, name, value, scope } });
+    const outcome = await mutate(PUT_SECRET, { input: { tenantId, name, value, scope, idempotencyKey } });
     setBusy(false);
     setValue("");
     setFailure(outcome.failure);
     if (!outcome.data) return;
     setPut(outcome.data.putSecret);
+    setIdempotencyKey(crypto.randomUUID());
     props.onPut();
   }
 
@@ -67,12 +69,17 @@ export function PutSecret(props: { name?: string; onClose: () => void; onPut: ()
             error={failure?.fields.name}
             onChange={(event) => setName(event.currentTarget.value)}
           />
-          <PasswordInput
+          <Textarea
             label="Value"
-            description="Kept byte for byte, and never shown again"
+            description="Kept byte for byte, line breaks too, and never shown again"
             required
-            autoComplete="new-password"
+            autosize
+            minRows={1}
+            maxRows={8}
+            autoComplete="off"
+            spellCheck={false}
             data-1p-ignore
+            classNames={{ input: "masked" }}
             value={value}
             error={failure?.fields.value}
             onChange={(event) => setValue(event.currentTarget.value)}
