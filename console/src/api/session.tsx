@@ -60,7 +60,7 @@ function clientWith(key: string, onRefused: () => void, reconnections: EventTarg
       closed: (event) => (event as CloseEvent).code === FORBIDDEN && onRefused(),
     },
   });
-  return new Client({
+  const client: Client = new Client({
     url: "/graphql",
     preferGetMethod: false,
     requestPolicy: "cache-and-network",
@@ -74,13 +74,29 @@ function clientWith(key: string, onRefused: () => void, reconnections: EventTarg
       fetchExchange,
       subscriptionExchange({
         forwardSubscription: (request) => ({
-          subscribe: (sink) => ({
-            unsubscribe: socket.subscribe({ ...request, query: request.query ?? "" }, sink as never),
-          }),
+          subscribe: (sink) => {
+            let left = false;
+            const complete = () => {
+              // The server ends a stream when the key is revoked: ask, and hear it.
+              if (!left) void client.query(VIEWER, {}, { requestPolicy: "network-only" }).toPromise();
+              sink.complete();
+            };
+            const leave = socket.subscribe(
+              { ...request, query: request.query ?? "" },
+              { next: (value) => sink.next(value as never), error: (error) => sink.error(error), complete },
+            );
+            return {
+              unsubscribe: () => {
+                left = true;
+                leave();
+              },
+            };
+          },
         }),
       }),
     ],
   });
+  return client;
 }
 
 /** Renders `signIn` until a key was accepted, then `children`. A reload signs out: the key is kept in memory alone. */
