@@ -65,7 +65,7 @@ def _mount_clients() -> None:
 
 def fail(message: str) -> NoReturn:
     """Say why, and end with exit code 1."""
-    _ERRORS.print(f"bcd: {message}", style="red", markup=False)
+    _ERRORS.print(f"bcd: {message}", style="red", markup=False, soft_wrap=True)
     raise SystemExit(1)
 
 
@@ -370,10 +370,13 @@ def _owner_url(settings: Settings) -> str:
 
 async def _as_owner(url: str, work: Callable[[Any], Awaitable[T]]) -> T:
     """Run ``work`` on a database opened as the login itself, not as the serving role."""
+    from models import migrate as migrations
     from models.db import Database
 
     database = await Database.open(url, role=None, size=2, timeout_seconds=10.0)
     try:
+        if not await _reachable(migrations.is_current(database)):
+            fail("the database is not migrated to this version: run `bcd migrate`")
         return await _reachable(work(database))
     finally:
         await database.close()

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsError as NotJsonError
 
 CLIENT_VARIABLES = frozenset({"BC_SERVER", "BC_API_KEY", "BC_API_KEY_FILE", "BC_CREDENTIALS"})
 """Variables of the command-line client, which may share a shell with the server."""
@@ -24,7 +25,9 @@ class SettingsError(Exception):
 class Settings(BaseSettings):
     """The server's configuration. Values are read once at start and never change."""
 
-    model_config = SettingsConfigDict(env_prefix="BC_", extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        env_prefix="BC_", extra="forbid", frozen=True, env_ignore_empty=True, hide_input_in_errors=True
+    )
 
     database_url: str | None = Field(
         None,
@@ -119,6 +122,8 @@ class Settings(BaseSettings):
         settings: Self | None = None
         try:
             settings = cls(**{k: v for k, v in overrides.items() if v is not None})  # type: ignore[arg-type]
+        except NotJsonError as error:  # its text names the field, and its cause alone holds the value
+            faults.append(f"{_named(error)}: must be JSON")
         except ValidationError as error:
             faults += [
                 f"BC_{'_'.join(str(part) for part in fault['loc']).upper()}: {fault['msg']}"
@@ -127,6 +132,12 @@ class Settings(BaseSettings):
         if faults or settings is None:
             raise SettingsError("; ".join(sorted(faults)))
         return settings
+
+
+def _named(error: NotJsonError) -> str:
+    """The variable whose value is no JSON where a list is expected."""
+    field = str(error).partition('"')[2].partition('"')[0]
+    return f"BC_{field.upper()}"
 
 
 def unknown_variables(environment: Mapping[str, str], model: type[BaseSettings]) -> list[str]:

@@ -34,6 +34,8 @@ OUT_OF_REACH: tuple[type[BaseException], ...] = (
     asyncpg.InternalClientError,
     asyncpg.OperatorInterventionError,  # shutdown, crash recovery, statement timeout
     asyncpg.InsufficientResourcesError,
+    asyncpg.InvalidAuthorizationSpecificationError,  # a password that was changed elsewhere
+    asyncpg.InvalidCatalogNameError,
     asyncpg.ReadOnlySQLTransactionError,
 )
 

@@ -50,7 +50,7 @@ def environment(**given: str) -> dict[str, str]:
     return plain | {"BC_ARGON2_TIME_COST": "1", "BC_ARGON2_MEMORY_KIB": "64"} | given
 
 
-def bcd(*arguments: str, timeout: float = 30, **given: str) -> subprocess.CompletedProcess[str]:
+def bcd(*arguments: str, **given: str) -> subprocess.CompletedProcess[str]:
     """A command that ends by itself."""
     return subprocess.run(
         [BCD, *arguments],
@@ -58,7 +58,7 @@ def bcd(*arguments: str, timeout: float = 30, **given: str) -> subprocess.Comple
         env=environment(**given),
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=60,
         check=False,
     )
 
