@@ -45,7 +45,7 @@ async def in_time(work: Awaitable[T], timeout_seconds: float, classify: Classify
         async with asyncio.timeout(timeout_seconds):
             return await work
     except TimeoutError:
-        raise ApiError(ErrorCode.UNAVAILABLE, "The request took too long.") from None
+        raise ApiError(ErrorCode.UNAVAILABLE, "The request took too long.", retry_after_seconds=1) from None
     except (ApiError, HttpError, DisconnectedError):
         raise
     except Exception as error:
