@@ -191,8 +191,8 @@ async def test_a_sink_that_fails_gets_all_of_it_again_in_order(
     monkeypatch.setattr("models.relay.RETRY_SECONDS", 0.05)
     sink = Recorder()
     sink.fails = True
-    async with relaying(database_url, sink, poll_seconds=60):
-        await publish(owner, 1, 2)
+    await publish(owner, 1, 2)
+    async with relaying(database_url, sink):
         async with asyncio.timeout(10):
             while len(sink.refused) < 3:
                 await asyncio.sleep(0.01)
