@@ -88,7 +88,6 @@ class _Connection:
         self._socket = socket
         self._context: RequestContext | None = None
         self._operations: dict[str, asyncio.Task[None]] = {}
-        self._revoked = asyncio.Event()
 
     async def run(self) -> None:
         """Take messages. Raises _ClosedError if the client breaks the protocol, WebSocketDisconnect if it leaves."""
