@@ -132,9 +132,9 @@ def test_sql_stands_in_models_only() -> None:
 
 
 def test_the_environment_is_read_in_one_place() -> None:
-    """``os.environ`` and ``os.getenv`` only in settings.py and agent/; tests and benchmarks pass one to processes."""
+    """``os.environ`` and ``os.getenv`` only in settings.py, agent/, and programs beside the server."""
     for path in SOURCES:
-        if layer(path) in {"settings", "agent", "tests", "benchmarks"}:
+        if layer(path) in {"settings", "agent", "tests", "benchmarks", "clients"}:
             continue
         for node in ast.walk(tree(path)):
             name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
