@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import Any, cast, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import models_json_schema
 
@@ -12,7 +12,7 @@ from resolvers.agent_door import AGENT_METHODS
 from resolvers.registry import OPERATIONS, AgentMethod, Operation
 
 _REF = "#/components/schemas/{model}"
-_CONFIG = ConfigDict(alias_generator=to_camel, json_schema_serialization_defaults_required=True)
+_CONFIG = ConfigDict(alias_generator=to_camel)
 
 
 class FieldFault(BaseModel):
@@ -32,7 +32,7 @@ class Problem(BaseModel):
     detail: str
     model_config = _CONFIG
     request_id: str
-    fields: list[FieldFault] | None = None
+    fields: list[FieldFault] = Field(default=[], description="The bad fields of INVALID_ARGUMENT.")
 
 
 Method = Operation[Any, Any] | AgentMethod[Any, Any, Any]
