@@ -1,6 +1,7 @@
 """LISTEN on one connection per process: what wakes the relay and drops cached keys the moment something changes."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 
 import asyncpg
@@ -36,11 +37,14 @@ async def listen(
                 server_settings={"application_name": "better-compute listener", "role": "bc_api"},
             )
             try:
+                lost = asyncio.Event()
+                connection.add_termination_listener(lambda _connection, lost=lost: lost.set())
                 for channel, handler in handlers.items():
                     await connection.add_listener(channel, _on(handler))
                 on_gap()
                 while not connection.is_closed():
-                    await asyncio.sleep(KEEPALIVE_SECONDS)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(lost.wait(), KEEPALIVE_SECONDS)
                     await connection.execute("SELECT 1")
             finally:
                 connection.terminate()

@@ -155,7 +155,7 @@ async def cut(world: World, name: str) -> int:
 
 async def test_a_key_that_is_revoked_while_nobody_listens_is_dropped(world: World) -> None:
     """The listener's connection is cut, and the key revoked before it is back, so that no notification tells: the cache
-    is emptied when it reconnects, well before a kept key would be too old.
+    is emptied when it reconnects, which it does at once, and not when the kept key is too old.
     """
     await recovered(world)
     async with world.owner.transaction() as tx:
@@ -174,4 +174,4 @@ async def test_a_key_that_is_revoked_while_nobody_listens_is_dropped(world: Worl
     async with asyncio.timeout(10):
         while (await world.post(key, "sites/list", {})).status_code != 401:
             await asyncio.sleep(0.02)
-    assert time.monotonic() - began < world.settings.auth_cache_ttl_seconds - 1.5
+    assert time.monotonic() - began < 1.5
