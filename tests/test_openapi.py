@@ -27,7 +27,7 @@ async def test_the_server_does_what_the_document_says(world: World, tmp_path: Pa
     """
     process = await asyncio.create_subprocess_exec(
         str(Path(sys.executable).with_name("schemathesis")),
-        *("run", f"{world.url}/api/openapi.json", "--checks", CHECKS, "--max-examples", "6", "--seed", "7"),
+        *("run", f"{world.url}/api/openapi.json", "--checks", CHECKS, "--max-examples", "3", "--seed", "7"),
         *("--phases", "examples,coverage,fuzzing", "--header", f"Authorization: Bearer {world.keys['acme-admin']}"),
         *("--generation-deterministic", "--no-color", "--suppress-health-check", "all"),
         cwd=tmp_path,
