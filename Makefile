@@ -26,7 +26,7 @@ setup: $(VENV)/installed console ## install what `make run` needs, and build the
 dev-setup: setup $(VENV)/installed-dev
 
 test: dev-setup ## run every test
-	$(BIN)/python -m pytest $(ARGS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(ARGS)
 
 check: dev-setup ## format, lint, types; exported schema and migrations up to date
 	$(BIN)/ruff format --check
@@ -51,7 +51,7 @@ bench-growth: dev-setup ## cost by number of sites, tenants and tokens
 	$(BIN)/python -m benchmarks.growth $(ARGS)
 
 clean: ## remove all that was built or installed; the data dir stays
-	rm -rf $(VENV) console/dist console/node_modules *.egg-info .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) console/dist console/node_modules clients/*/node_modules clients/*/dist clients/ariadne/.venv *.egg-info .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- Python ---
