@@ -157,7 +157,7 @@ def _token_rows(tokens: int) -> Any:
 
     return Statement(
         text(
-            "INSERT INTO join_tokens (tenant_id, id, site_id, role, secret_hash, precheck_tag, max_uses, created_at, "
+            "INSERT INTO join_tokens (tenant_id, id, site_id, role, secret_hash, precheck_tag, max_uses, created_at, "  # noqa: S608 - a number of ours
             "created_by, expires_at) SELECT s.tenant_id, 'jt_' || md5(s.id || n) || '00000000000000000000', s.id, "
             "'site', 'x', 'x', 1, now() - make_interval(secs => n), 'bench', now() + interval '1 day' "
             f"FROM sites s, generate_series(1, {int(tokens)}) n WHERE s.tenant_id = 'acme'"

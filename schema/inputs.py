@@ -36,7 +36,6 @@ def told_name(name: str) -> str:
     return name if _NAME.fullmatch(name) else "*"
 
 
-
 class Input(BaseModel):
     """Base of every input: strict types, no unknown member, camelCase outside, and no value in any error."""
 
