@@ -26,7 +26,8 @@ setup: $(VENV)/installed console ## install what `make run` needs, and build the
 dev-setup: setup $(VENV)/installed-dev
 
 test: dev-setup ## run every test
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(ARGS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone" $(ARGS) || test $$? -eq 5
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m alone $(ARGS) || test $$? -eq 5
 
 check: dev-setup ## format, lint, types; exported schema and migrations up to date
 	$(BIN)/ruff format --check

@@ -19,6 +19,26 @@ TEMPLATE = "template_bc"
 _numbers = itertools.count(1)
 
 
+ALONE = {
+    "test_browser.py",
+    "test_chaos.py",
+    "test_edge.py",
+    "test_embedded.py",
+    "test_enrolment.py",
+    "test_limits.py",
+    "test_outage.py",
+    "test_serve.py",
+}
+"""Files whose tests measure time, or kill what they stand on: they run one after the other."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need the machine for themselves."""
+    for item in items:
+        if item.path.name in ALONE:
+            item.add_marker(pytest.mark.alone)
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
