@@ -30,6 +30,7 @@ if int(user) != os.getuid():  # only now: the interpreter may stand where that u
     os.setgroups([])
     os.setgid(int(user))
     os.setuid(int(user))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it ignored
 with EmbeddedPostgres(Path(data_dir), Path(bin_dir)) as postgres:
     print(postgres.dsn(), flush=True)
     signal.pause()
