@@ -7,7 +7,6 @@ Parameters and rows go straight between asyncpg and the caller: no ORM, no engin
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast, overload
 
@@ -243,11 +242,6 @@ def _distrust(connection: asyncpg.Connection, error: BaseException) -> None:
 def plain_url(url: str) -> str:
     """``url`` as asyncpg reads it: without SQLAlchemy's driver suffix."""
     return url.replace("postgresql+asyncpg://", "postgresql://", 1)
-
-
-def seconds(value: int) -> timedelta:
-    """``value`` as the interval parameter of a statement."""
-    return timedelta(seconds=value)
 
 
 async def set_codecs(connection: asyncpg.Connection) -> None:
