@@ -28,6 +28,7 @@ from models.hashing import Hasher, Pepper
 from models.iam import BindingDecisionPoint
 from models.keyring import IAM_CHANNEL, Keyring
 from models.listener import listen
+from models.oidc import KEYS_SECONDS, Issuer
 from models.refusals import Refusals
 from models.relay import LogSink, Relay
 from models.secret_store import LocalStore
@@ -101,7 +102,15 @@ async def open_services(settings: Settings) -> Services:
             per_address=settings.enroll_failures_per_address, per_token=settings.enroll_failures_per_token
         ),
         refusals=Refusals(database),
+        oidc=oidc_issuer(settings),
     )
+
+
+def oidc_issuer(settings: Settings) -> Issuer | None:
+    """The issuer whose logins are taken, if any is."""
+    if settings.oidc_issuer is None or settings.oidc_audience is None:
+        return None
+    return Issuer(settings.oidc_issuer, audience=settings.oidc_audience, jwks_url=settings.oidc_jwks_url)
 
 
 def database_url(settings: Settings) -> str:
@@ -194,12 +203,21 @@ class Doors:
 
 
 def authenticator(services: Services) -> Authenticate:
-    """Who calls, by API key. One UNAUTHENTICATED for an absent, malformed, unknown and revoked credential alike."""
+    """Who calls, by API key or, where an issuer is trusted, by OIDC login.
+
+    One UNAUTHENTICATED for an absent, malformed, unknown, expired and revoked credential alike.
+    """
 
     async def authenticate(credential: BearerToken | None, request_id: str) -> RequestContext:
-        if credential is None or (actor := await services.keyring.by_key(credential)) is None:
-            raise ApiError(ErrorCode.UNAUTHENTICATED)
-        return RequestContext(actor, request_id, services, credential)
+        if credential is not None:
+            actor = await services.keyring.by_key(credential)
+            if actor is not None:
+                return RequestContext(actor, request_id, services, credential)
+            login = None if services.oidc is None else await services.oidc.verify(credential)
+            actor = None if login is None else await services.keyring.by_subject(login.subject)
+            if login is not None and actor is not None:
+                return RequestContext(actor, request_id, services, login)
+        raise ApiError(ErrorCode.UNAUTHENTICATED)
 
     return authenticate
 
@@ -247,15 +265,20 @@ def _lifespan(settings: Settings, services: Services) -> Callable[[Starlette], A
             journal.OUTBOX_CHANNEL: relay.wake,
             journal.FEED_CHANNEL: services.feed.moved,
         }
+        regular: list[tuple[str, float, Callable[[], Awaitable[None]]]] = [
+            ("last_use", LAST_USE_SECONDS, services.keyring.flush_last_use),
+            ("last_seen", LAST_USE_SECONDS, services.agents.flush_last_seen),
+            ("refusals", SWEEP_SECONDS, services.refusals.flush),
+            ("lease_sweep", SWEEP_SECONDS, lambda: _sweep(services.database)),
+        ]
+        if services.oidc is not None:
+            regular.append(("oidc", KEYS_SECONDS, services.oidc.refresh))
         tasks = [
             asyncio.create_task(work, name=name)
             for name, work in (
                 ("listener", listen(url, handlers, on_gap=may_have_missed, timeout_seconds=timeout_seconds)),
                 ("relay", relay.run()),
-                ("last use", _often("last_use", LAST_USE_SECONDS, services.keyring.flush_last_use)),
-                ("last seen", _often("last_seen", LAST_USE_SECONDS, services.agents.flush_last_seen)),
-                ("refusals", _often("refusals", SWEEP_SECONDS, services.refusals.flush)),
-                ("leases", _often("lease_sweep", SWEEP_SECONDS, lambda: _sweep(services.database))),
+                *((name, _often(name, seconds, repeated)) for name, seconds, repeated in regular),
             )
         ]
         try:
@@ -266,6 +289,8 @@ def _lifespan(settings: Settings, services: Services) -> Callable[[Starlette], A
             await asyncio.gather(*tasks, return_exceptions=True)
             with suppress(*OUT_OF_REACH):
                 await services.keyring.flush_last_use()
+            if services.oidc is not None:
+                await services.oidc.close()
             services.hasher.close()
             await services.broker.close()
             await services.database.close()

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
@@ -19,6 +19,9 @@ from models.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from models.keyfiles import KeyFilesError
 from models.sensitive import BearerToken
 from settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from models.iam import Resource, Role
 
 T = TypeVar("T")
 
@@ -29,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-iam = typer.Typer(help="Make tenants and API keys, directly in the database.", no_args_is_help=True)
+iam = typer.Typer(help="Make tenants, API keys and logins, directly in the database.", no_args_is_help=True)
 keys = typer.Typer(help="Key files of the deployment.", no_args_is_help=True)
 app.add_typer(iam, name="iam")
 app.add_typer(keys, name="keys")
@@ -281,12 +284,8 @@ def key_add(
 ) -> None:
     """Make an API key, bound to a role on a resource, and print it, once."""
     from models import bootstrap
-    from models.iam import Role, parse_resource
 
-    try:
-        bound, as_role = parse_resource(resource or f"compute-tenant/{tenant_id}", tenant_id), Role(role)
-    except ValueError:
-        fail("the role or the resource is not one: see --help")
+    bound, as_role = _binding(tenant_id, role, resource)
 
     async def add(database: Any) -> BearerToken:
         async with database.transaction() as tx:
@@ -297,6 +296,54 @@ def key_add(
     except bootstrap.NoSuchTenantError:
         fail(f"there is no tenant {tenant_id}")
     print(key.reveal())
+
+
+@iam.command("login-add")
+def login_add(
+    tenant_id: Annotated[str, typer.Argument(help="The tenant of the identity.")],
+    name: Annotated[str, typer.Argument(help="The identity's name; it is made if the tenant has none of that name.")],
+    sub: Annotated[str, typer.Argument(help="The subject (`sub`) of its logins at BC_OIDC_ISSUER.")],
+    role: Annotated[str, typer.Option(help="viewer, operator or admin.")] = "viewer",
+    resource: Annotated[
+        str | None,
+        typer.Option(help="compute-fleet/global, compute-tenant/ID or compute-site/ID; else the tenant."),
+    ] = None,
+) -> None:
+    """Let a person or service sign in by OIDC as an identity, bound to a role on a resource."""
+    from models import bootstrap
+
+    settings = Settings.read()
+    bound, as_role = _binding(tenant_id, role, resource)
+    subject = _subject(settings, sub)
+
+    async def add(database: Any) -> None:
+        async with database.transaction() as tx:
+            await bootstrap.add_login(tx, tenant_id, name, subject, bound, as_role)
+
+    try:
+        asyncio.run(_as_owner(_owner_url(settings), add))
+    except bootstrap.NoSuchTenantError:
+        fail(f"there is no tenant {tenant_id}")
+    except bootstrap.SubjectTakenError:
+        fail("the identity has another subject already, or the subject another identity")
+    print(f"{subject} signs in as {name}.")
+
+
+@iam.command("login-remove")
+def login_remove(sub: Annotated[str, typer.Argument(help="The subject (`sub`) at BC_OIDC_ISSUER.")]) -> None:
+    """Let a subject sign in no more; every server refuses its tokens at once. Its identity and API keys stay."""
+    from models import keyring
+
+    settings = Settings.read()
+    subject = _subject(settings, sub)
+
+    async def remove(database: Any) -> bool:
+        async with database.transaction() as tx:
+            return await keyring.take_subject(tx, subject)
+
+    if not asyncio.run(_as_owner(_owner_url(settings), remove)):
+        fail("no identity has that subject")
+    print("Removed.")
 
 
 @iam.command("key-revoke")
@@ -359,6 +406,23 @@ def settings() -> None:
 
 
 # --- help --------------------------------------------------------------------------------------------------------
+
+
+def _binding(tenant_id: str, role: str, resource: str | None) -> "tuple[Resource, Role]":
+    from models.iam import Role, parse_resource
+
+    try:
+        return parse_resource(resource or f"compute-tenant/{tenant_id}", tenant_id), Role(role)
+    except ValueError:
+        fail("the role or the resource is not one: see --help")
+
+
+def _subject(settings: Settings, sub: str) -> str:
+    from models.oidc import subject_of
+
+    if settings.oidc_issuer is None:
+        fail("BC_OIDC_ISSUER is required: a subject is one of an issuer")
+    return subject_of(settings.oidc_issuer, sub)
 
 
 def _owner_url(settings: Settings) -> str:

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as NotJsonError
 
@@ -84,6 +85,22 @@ class Settings(BaseSettings):
         (), description="Origins (JSON list) whose pages may open WebSockets, beside the server's own."
     )
 
+    oidc_issuer: str | None = Field(
+        None, description="Issuer (`iss`, exactly) whose OIDC logins are taken beside API keys; else none is."
+    )
+    oidc_audience: str | None = Field(
+        None,
+        min_length=1,
+        validate_default=True,  # it must not be missing either
+        description="What the issuer's tokens for this API carry in `aud`; goes with the issuer.",
+    )
+    oidc_jwks_url: str | None = Field(
+        None, description="Where the issuer's public keys are; else OpenID Connect Discovery tells."
+    )
+    oidc_client_id: str | None = Field(
+        None, min_length=1, description="Public client by which people sign in to the console; else by API key alone."
+    )
+
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = Field(
         (), description="Networks (JSON list) of the proxies whose `X-Forwarded-For` says where agents enrol from."
     )
@@ -111,6 +128,21 @@ class Settings(BaseSettings):
         description="The relay looks for events this often even if no notification woke it.",
     )
 
+    @field_validator("oidc_issuer", "oidc_jwks_url")
+    @classmethod
+    def _is_secure(cls, url: str | None) -> str | None:
+        return None if url is None else secure_url(url)
+
+    @field_validator("oidc_audience", "oidc_jwks_url", "oidc_client_id")
+    @classmethod
+    def _goes_with_an_issuer(cls, value: str | None, info: ValidationInfo) -> str | None:
+        issuer = info.data.get("oidc_issuer", value)
+        if value is not None and issuer is None:
+            raise ValueError("needs BC_OIDC_ISSUER beside it")
+        if value is None and issuer is not None and info.field_name == "oidc_audience":
+            raise ValueError("is required beside BC_OIDC_ISSUER")
+        return value
+
     @classmethod
     def read(cls, **overrides: object) -> Self:
         """Settings from the environment, ``overrides`` (of the command line) first.
@@ -132,6 +164,15 @@ class Settings(BaseSettings):
         if faults or settings is None:
             raise SettingsError("; ".join(sorted(faults)))
         return settings
+
+
+def secure_url(url: str) -> str:
+    """``url`` again, if what comes from it can be trusted: https, or http within this machine. Raises ValueError."""
+    parts = urlsplit(url)
+    local = parts.scheme == "http" and parts.hostname in {"127.0.0.1", "::1", "localhost"}
+    if not (local or (parts.scheme == "https" and parts.hostname)) or "@" in parts.netloc or parts.fragment:
+        raise ValueError("must be an https URL")
+    return url
 
 
 def _named(error: NotJsonError) -> str:

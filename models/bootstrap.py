@@ -27,6 +27,10 @@ class AlreadyInitialisedError(Exception):
     """The root tenant exists: its first key was shown when it was made, and cannot be shown again."""
 
 
+class SubjectTakenError(Exception):
+    """An identity has one OIDC subject at most, and a subject one identity."""
+
+
 class NoSuchTenantError(Exception):
     """There is no tenant of that id."""
 
@@ -102,10 +106,24 @@ async def add_caller(tx: Transaction, tenant_id: str, name: str, resource: Resou
 
     Raises NoSuchTenantError.
     """
+    return await keyring.add_key(tx, tenant_id, await _bound_identity(tx, tenant_id, name, resource, role))
+
+
+async def add_login(tx: Transaction, tenant_id: str, name: str, subject: str, resource: Resource, role: Role) -> None:
+    """Let an OIDC subject act as the tenant's identity of that name, which is made if there is none, with a role.
+
+    Raises NoSuchTenantError; SubjectTakenError if the subject acts as another identity, or another one as this.
+    """
+    identity_id = await _bound_identity(tx, tenant_id, name, resource, role)
+    if not await keyring.give_subject(tx, tenant_id, identity_id, subject):
+        raise SubjectTakenError
+
+
+async def _bound_identity(tx: Transaction, tenant_id: str, name: str, resource: Resource, role: Role) -> str:
     if await tx.first(_HAS_TENANT, id=tenant_id) is None:
         raise NoSuchTenantError
     identity_id = await keyring.find_identity(tx, tenant_id, name)
     if identity_id is None:
         identity_id = await keyring.add_identity(tx, tenant_id, name)
     await keyring.bind(tx, tenant_id, identity_id, resource, role)
-    return await keyring.add_key(tx, tenant_id, identity_id)
+    return identity_id

@@ -6,6 +6,8 @@ with its last position misses nothing and sees nothing twice.
 """
 
 import asyncio
+import contextlib
+import time
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -86,18 +88,25 @@ class Feed:
         """The newest position: where a follower begins that has not followed before."""
         return int((await self._database.one(_HEAD))[0])
 
-    async def follow(self, tenant_id: str, view: View, after: int) -> AsyncIterator[list[FeedRow]]:
-        """The events after position ``after`` that ``view`` of ``tenant_id`` sees, batch by batch, for ever.
+    async def follow(
+        self, tenant_id: str, view: View, after: int, *, until: float | None = None
+    ) -> AsyncIterator[list[FeedRow]]:
+        """The events after position ``after`` that ``view`` of ``tenant_id`` sees, batch by batch, for ever or
+        ``until`` a time of the monotonic clock.
 
         An empty batch tells the follower that it was woken: it checks then whether its caller may still look.
         """
-        while not self._closed:
+        while not self._closed and (until is None or time.monotonic() < until):
             turn = self._turn
             rows, after = await self._read(tenant_id, view, after)
             yield rows
             if len(rows) < BATCH:
-                async with self._moved:
-                    await self._moved.wait_for(lambda seen=turn: self._turn != seen)  # type: ignore[misc]
+                await self._wait(turn, None if until is None else until - time.monotonic())
+
+    async def _wait(self, turn: int, seconds: float | None) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds), self._moved:
+                await self._moved.wait_for(lambda: self._turn != turn)
 
     async def _wake(self) -> None:
         async with self._moved:

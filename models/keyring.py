@@ -1,7 +1,8 @@
 """API keys and OIDC subjects: who a credential belongs to, kept in process for a few seconds at most.
 
-A key ``bck_<id>.<secret>`` is looked up by its id and proven by SHA-256 of its secret in constant time. A hit is kept
-for ``ttl_seconds`` and dropped at once when PostgreSQL notifies that the key, its identity or a binding changed.
+A key ``bck_<id>.<secret>`` is looked up by its id and proven by SHA-256 of its secret in constant time; a subject
+``iss|sub`` was proven by its JWT. A hit is kept for ``ttl_seconds`` and dropped at once when PostgreSQL notifies that
+the key, its identity or a binding changed.
 """
 
 import hashlib
@@ -9,7 +10,7 @@ import hmac
 import time
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Text, any_, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Text, any_, bindparam, exists, func, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from models.db import Database, Statement, Transaction
@@ -95,9 +96,7 @@ class Keyring:
             return None
         key_id, secret = parsed
         digest = hashlib.sha256(secret.encode()).digest()
-        kept = self._kept.get(key_id)
-        if kept is None or kept.until < time.monotonic():
-            kept = await self._load(key_id)
+        kept = await self._find(key_id, _BY_KEY, key_id=key_id)
         if kept is None or not hmac.compare_digest(kept.secret_sha256, digest):
             return None
         self._used.add(key_id)
@@ -105,8 +104,8 @@ class Keyring:
 
     async def by_subject(self, subject: str) -> Actor | None:
         """The actor of a verified OIDC subject ``iss|sub``, or None if no identity carries it."""
-        row = await self._database.first(_BY_SUBJECT, subject=subject)
-        return None if row is None else _actor(row)
+        kept = await self._find(subject, _BY_SUBJECT, subject=subject)
+        return None if kept is None else kept.actor
 
     def forget(self, identity_id: str | None = None) -> None:
         """Drop what is kept of an identity, or everything. Called on notification, or if one may have been missed."""
@@ -128,18 +127,22 @@ class Keyring:
             self._used |= used
             raise
 
-    async def _load(self, key_id: str) -> _Kept | None:
+    async def _find(self, name: str, statement: Statement[_KeyRow], **parameters: str) -> _Kept | None:
+        """What is known of a key by its id, or of a subject; neither can have the other's form."""
+        kept = self._kept.get(name)
+        if kept is not None and kept.until >= time.monotonic():
+            return kept
         # A change that is notified while the row is on its way must not be overwritten by the row from before it.
         forgotten = self._forgotten
-        row = await self._database.first(_BY_KEY, key_id=key_id)
+        row = await self._database.first(statement, **parameters)
         if row is None:
-            self._kept.pop(key_id, None)
+            self._kept.pop(name, None)
             return None
         kept = _Kept(_actor(row), row.secret_sha256, time.monotonic() + self._ttl_seconds)
         if forgotten == self._forgotten and self._ttl_seconds > 0:
             if len(self._kept) >= MAX_KEPT:
                 self._kept.clear()
-            self._kept[key_id] = kept
+            self._kept[name] = kept
         return kept
 
 
@@ -150,7 +153,23 @@ def _actor(row: _KeyRow) -> Actor:
 
 # --- making identities and keys ----------------------------------------------------------------------------------
 
-_ADD_IDENTITY = Statement(insert(IDENTITIES).inline(), columns=["tenant_id", "id", "name", "subject"])
+_ADD_IDENTITY = Statement(insert(IDENTITIES).inline(), columns=["tenant_id", "id", "name"])
+_SUBJECT: ColumnElement[str] = bindparam("subject_", type_=Text)
+_HOLDERS = IDENTITIES.alias("holders")
+_GIVE_SUBJECT = Statement(
+    update(IDENTITIES)
+    .where(
+        IDENTITIES.c.tenant_id == bindparam("tenant"),
+        IDENTITIES.c.id == bindparam("identity"),
+        func.coalesce(IDENTITIES.c.subject, _SUBJECT) == _SUBJECT,
+        ~exists().where(_HOLDERS.c.subject == _SUBJECT, _HOLDERS.c.id != IDENTITIES.c.id),
+    )
+    .values(subject=_SUBJECT)
+    .returning(IDENTITIES.c.id)
+)
+_TAKE_SUBJECT = Statement(
+    update(IDENTITIES).where(IDENTITIES.c.subject == _SUBJECT).values(subject=None).returning(IDENTITIES.c.id)
+)
 _ADD_KEY = Statement(insert(KEYS).inline(), columns=["tenant_id", "id", "identity_id", "secret_sha256"])
 _FIND_IDENTITY = Statement(
     select(IDENTITIES.c.id)
@@ -170,10 +189,10 @@ _REVOKE_KEY = Statement(
 )
 
 
-async def add_identity(tx: Transaction, tenant_id: str, name: str, *, subject: str | None = None) -> str:
+async def add_identity(tx: Transaction, tenant_id: str, name: str) -> str:
     """A new identity of the tenant; returns its id."""
     identity_id = new_id("idn")
-    await tx.all(_ADD_IDENTITY, tenant_id=tenant_id, id=identity_id, name=name, subject=subject)
+    await tx.all(_ADD_IDENTITY, tenant_id=tenant_id, id=identity_id, name=name)
     return identity_id
 
 
@@ -204,3 +223,13 @@ async def add_key(tx: Transaction, tenant_id: str, identity_id: str) -> BearerTo
 async def revoke_key(tx: Transaction, key_id: str) -> bool:
     """Revoke the key; every server drops it at once. False if it was revoked already or does not exist."""
     return await tx.first(_REVOKE_KEY, key_id=key_id) is not None
+
+
+async def give_subject(tx: Transaction, tenant_id: str, identity_id: str, subject: str) -> bool:
+    """Let the OIDC subject ``iss|sub`` act as the identity; False if either has another of the kind already."""
+    return await tx.first(_GIVE_SUBJECT, tenant=tenant_id, identity=identity_id, subject_=subject) is not None
+
+
+async def take_subject(tx: Transaction, subject: str) -> bool:
+    """Let the subject act as nobody; every server refuses it at once. False if it acts as nobody already."""
+    return await tx.first(_TAKE_SUBJECT, subject_=subject) is not None

@@ -12,8 +12,9 @@ from schema.events import FollowInput
 async def follow_events(request: RequestContext, given: FollowInput) -> AsyncIterator[list[FeedRow]]:
     """The events that a tenant sees, from a position on, in batches; an empty one means only "still there".
 
-    It ends when the caller's key is revoked or its bindings no longer reach the tenant: each wake-up, and so each
-    notification of a change of IAM, asks again. Raises NOT_FOUND for a tenant or site that the caller does not see.
+    It ends when the caller's key is revoked, its login expires, or its bindings no longer reach the tenant: each
+    wake-up, and so each notification of a change of IAM, asks again. Raises NOT_FOUND for a tenant or site that the
+    caller does not see.
     """
     op = Op("events.follow", request.actor, request.request_id, request.services)
     tenant_id = given.tenant_id or op.actor.tenant_id
@@ -22,7 +23,7 @@ async def follow_events(request: RequestContext, given: FollowInput) -> AsyncIte
         await visible_site(op, tenant_id, given.site_id)
     feed = request.services.feed
     after = await feed.head() if given.after is None else given.after
-    async for rows in feed.follow(tenant_id, view, after):
+    async for rows in feed.follow(tenant_id, view, after, until=request.until):
         actor = await request.reauthenticate()
         if actor is None or view_of(actor, tenant_id) != view:
             return

@@ -1,6 +1,7 @@
 """What a request brings to an operation: the caller, the request's id, and the parts that the server is made of."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from models.iam import Action, Actor, DecisionPoint, Resource, tenant_exists
 from models.journal import Audit, Decision
 from models.keyring import Keyring
 from models.leases import LeaseRow, SiteKey, TermRow
+from models.oidc import Issuer, Login
 from models.pages import Page
 from models.projection import View, view_of, widest_view
 from models.refusals import Refusals
@@ -141,6 +143,7 @@ class Services(NamedTuple):
     broker: Broker
     throttle: Throttle
     refusals: Refusals
+    oidc: Issuer | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,22 +182,32 @@ class AgentVisit(Visit):
 class RequestContext:
     """What GraphQL resolvers get as ``info.context``: who asks, and what one request shares."""
 
-    __slots__ = ("_credential", "_loaders", "actor", "request_id", "services")
+    __slots__ = ("_loaders", "_proof", "actor", "request_id", "services")
 
-    def __init__(self, actor: Actor, request_id: str, services: Services, credential: BearerToken) -> None:
+    def __init__(self, actor: Actor, request_id: str, services: Services, proof: BearerToken | Login) -> None:
+        """``proof`` of who the actor is: an API key, or a login, which ends by itself."""
         self.actor = actor
-        self._credential = credential
+        self._proof = proof
         self.request_id = request_id
         self.services = services
         self._loaders: Loaders | None = None
 
     def renewed(self, request_id: str) -> "RequestContext":
         """The same caller's next request on one connection."""
-        return RequestContext(self.actor, request_id, self.services, self._credential)
+        return RequestContext(self.actor, request_id, self.services, self._proof)
 
     async def reauthenticate(self) -> Actor | None:
-        """Who the credential belongs to now, or None: what lives longer than a request asks again."""
-        return await self.services.keyring.by_key(self._credential)
+        """Who the proof belongs to now, or None: what lives longer than a request asks again."""
+        if isinstance(self._proof, BearerToken):
+            return await self.services.keyring.by_key(self._proof)
+        if time.monotonic() >= self._proof.until:
+            return None
+        return await self.services.keyring.by_subject(self._proof.subject)
+
+    @property
+    def until(self) -> float | None:
+        """When the proof ends by itself, by the monotonic clock."""
+        return None if isinstance(self._proof, BearerToken) else self._proof.until
 
     @property
     def loaders(self) -> Loaders:
