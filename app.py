@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
@@ -174,10 +175,11 @@ def create_app(settings: Settings, services: Services) -> ASGIApp:
     routes: list[BaseRoute] = [
         WebSocketRoute("/graphql", socket),
         Route("/api/openapi.json", _openapi),
+        Route("/api/sign-in.json", _sign_in(settings)),
         Route("/healthz", _healthz),
         Route("/readyz", _readyz(services.database, settings.database_timeout_seconds)),
         Route("/metrics", _metrics(services.database)),
-        Route("/", lambda _request: page(settings.console_dir / "index.html")),
+        Route("/", lambda _request: page(settings.console_dir / "index.html", _console_issuer(settings))),
         Mount("/assets", GZipMiddleware(_Assets(directory=settings.console_dir / "assets", check_dir=False))),
     ]
     app = Starlette(
@@ -359,6 +361,22 @@ async def _openapi(_request: Request) -> Response:
     return JSONResponse(openapi.document())
 
 
+def _console_issuer(settings: Settings) -> str | None:
+    """The issuer at which people sign in to the console, if there is one."""
+    return None if settings.oidc_client_id is None else settings.oidc_issuer
+
+
+def _sign_in(settings: Settings) -> Handler:
+    """How people sign in to the console, beside API keys. None of it is a secret: the issuer's page shows it all."""
+    given = {"issuer": settings.oidc_issuer, "clientId": settings.oidc_client_id, "audience": settings.oidc_audience}
+    document = {"oidc": given if _console_issuer(settings) else None}
+
+    async def sign_in(_request: Request) -> Response:
+        return JSONResponse(document, headers={"cache-control": "no-cache"})
+
+    return sign_in
+
+
 async def _no_route(request: Request, _error: Exception) -> Response:
     return problem(not_found(), request_id(request.scope))
 
@@ -387,13 +405,19 @@ class _Assets(StaticFiles):
         return response
 
 
-def page(path: Path) -> Response:
-    """A built page of the console, or, where it was not built, one that says how."""
+def page(path: Path, issuer: str | None = None) -> Response:
+    """A built page, or, where it was not built, one that says how. Its scripts may speak with ``issuer`` too."""
+    headers = PAGE_HEADERS
+    if issuer is not None:
+        parts = urlsplit(issuer)
+        allowed = f"connect-src 'self' {parts.scheme}://{parts.netloc};"
+        policy = headers["content-security-policy"].replace("connect-src 'self';", allowed)
+        headers = headers | {"content-security-policy": policy}
     if path.is_file():
-        return FileResponse(path, headers=PAGE_HEADERS, media_type="text/html")
+        return FileResponse(path, headers=headers, media_type="text/html")
     return HTMLResponse(
         "<!doctype html><html lang=en><title>Not built</title><h1>This page was not built</h1>"
         "<p>Run <code>make console</code> with Node.js 20 or newer, then reload. The API works without it.</p></html>",
         status_code=503,
-        headers=PAGE_HEADERS,
+        headers=headers,
     )

@@ -7,6 +7,7 @@ is, and what it may do, is IAM's to say: see :meth:`models.keyring.Keyring.by_su
 
 import asyncio
 import contextlib
+import re
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,7 +40,9 @@ TYPES = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 """What ``typ`` may say, in lower case. Other JWTs, an agent's among them, have a type of their own for that reason."""
 
 MAX_CHARACTERS = 16_384
-MAX_SUBJECT_CHARACTERS = 255
+SUBJECT_PATTERN = r"[ -~]{1,255}"
+"""ASCII, as OpenID Connect Core has it."""
+
 MIN_RSA_BITS = 2048
 LEEWAY_SECONDS = 10
 """How far the issuer's clock and this one may be apart."""
@@ -174,7 +177,7 @@ class Issuer:
             JWTClaimsRegistry(now=int(now), leeway=LEEWAY_SECONDS, **needed).validate(claims)
         except _MALFORMED:
             return None
-        if len(claims["sub"]) > MAX_SUBJECT_CHARACTERS:
+        if not re.fullmatch(SUBJECT_PATTERN, claims["sub"]):
             return None
         left = min(claims["exp"] + LEEWAY_SECONDS - now, LONGEST_SECONDS)
         return Login(subject_of(self._issuer, claims["sub"]), time.monotonic() + left)
@@ -194,7 +197,7 @@ def _parse(credential: BearerToken) -> _Claimed | None:
         signed = jws.extract_compact(text.encode(), registry=_REGISTRY)
         header, claims = signed.headers(), orjson.loads(signed.payload)
         kid, typ = header.get("kid"), header.get("typ", "JWT")
-        if header["alg"] not in ALGORITHMS or typ.lower() not in TYPES or "crit" in header:
+        if header["alg"] not in ALGORITHMS or typ.lower() not in TYPES:
             return None
     except _MALFORMED:
         return None

@@ -58,6 +58,8 @@ class Visit:
     context: BrowserContext
     asked: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
+    issuer: str | None = None
+    """Where people sign in: the one other place that may be asked."""
 
     async def tab(self, path: str = "/") -> Page:
         """A new tab at ``path``."""
@@ -87,15 +89,16 @@ class Visit:
         """What was asked for elsewhere than at the server."""
         own = (self.world.url + "/", self.world.url.replace("http:", "ws:") + "/", "data:")
         blobs = f"blob:{self.world.url}/"
-        return [url for url in self.asked if not url.startswith((*own, blobs))]
+        issuer = () if self.issuer is None else (self.issuer + "/",)
+        return [url for url in self.asked if not url.startswith((*own, blobs, *issuer))]
 
 
 @asynccontextmanager
-async def visit(browser: Browser, world: World, **options: Any) -> AsyncIterator[Visit]:
+async def visit(browser: Browser, world: World, *, issuer: str | None = None, **options: Any) -> AsyncIterator[Visit]:
     """Somebody's visit. Asserts at its end that no request left the origin and that nothing went wrong unseen."""
     context = await browser.new_context(**({"viewport": {"width": 1200, "height": 800}} | options))
     context.set_default_timeout(8000)
-    made = Visit(world, context)
+    made = Visit(world, context, issuer=issuer)
     context.on("request", made.remember)
     context.on("console", made.hear)
     try:
@@ -109,7 +112,7 @@ async def visit(browser: Browser, world: World, **options: Any) -> AsyncIterator
 async def sign_in(page: Page, key: str) -> None:
     """Type the key, and send it."""
     await page.get_by_label("API key").fill(key)
-    await page.get_by_role("button", name="Sign in").click()
+    await page.get_by_role("button", name="Sign in", exact=True).click()
 
 
 def dialog(page: Page) -> Locator:

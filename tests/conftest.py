@@ -21,6 +21,7 @@ _numbers = itertools.count(1)
 
 ALONE = {
     "test_browser.py",
+    "test_browser_login.py",
     "test_chaos.py",
     "test_edge.py",
     "test_embedded.py",

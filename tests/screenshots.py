@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import asyncpg
 from playwright.async_api import Browser, expect
@@ -39,7 +39,7 @@ async def seed(world: World) -> None:
 
 async def shoot(browser: Browser, world: World, scheme: Scheme) -> None:
     """One round through the pages."""
-    options = {"color_scheme": scheme, "reduced_motion": "reduce", "permissions": ["clipboard-write"]}
+    options: dict[str, Any] = {"color_scheme": scheme, "reduced_motion": "reduce", "permissions": ["clipboard-write"]}
     async with support.visit(browser, world, **options) as visit:
         page = await visit.tab()
 

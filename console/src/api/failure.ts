@@ -15,7 +15,7 @@ const HINTS: Record<string, string> = {
   NOT_FOUND: "It does not exist, or your tenant does not see it.",
   CONFLICT: "Somebody else changed it meanwhile. Reload, look again, and repeat.",
   RESOURCE_EXHAUSTED: "Too much at once. Wait a moment, then try again.",
-  UNAVAILABLE: "The server cannot reach its database. Nothing was changed; try again shortly.",
+  UNAVAILABLE: "The server cannot reach a part that it needs. Nothing was changed; try again shortly.",
   INTERNAL: "Something went wrong on the server. Its log has the request id.",
   NETWORK: "The server does not answer. Check the connection, then try again.",
 };

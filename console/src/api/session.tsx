@@ -1,10 +1,11 @@
 import { createClient as createSocket } from "graphql-ws";
-import { createContext, type ReactNode, useCallback, useContext, useMemo, useState } from "react";
+import { createContext, type ReactNode, useCallback, useContext, useEffect, useMemo, useState } from "react";
 import { cacheExchange, Client, fetchExchange, mapExchange, Provider, subscriptionExchange } from "urql";
 
 import type { ViewerQuery } from "../generated/graphql";
 import { VIEWER } from "./documents";
 import { type Failure, failureOf } from "./failure";
+import type { Login } from "./login";
 
 type Viewer = ViewerQuery["viewer"];
 
@@ -30,25 +31,31 @@ export function useSession(): Session {
 
 /** What the sign-in page works with. */
 export interface Entrance {
-  /** Begins a session; answers why not. */
-  enter: (key: string) => Promise<Failure | null>;
+  /** Begins a session by an API key or a login; answers why not. */
+  enter: (proof: string | Login) => Promise<Failure | null>;
   /** Why the last session ended, if it was not by signing out. */
   ended: string | null;
 }
 
-/** The server's close code for a key that is not valid, or not any more. */
+/** The server's close code for a key or token that is not valid, or not any more. */
 const FORBIDDEN = 4403;
 
+interface Connection {
+  client: Client;
+  /** Opens the WebSocket anew, with the bearer of now; the server ends streams when the one they began with does. */
+  reconnect: () => void;
+}
+
 /**
- * A client that holds the API key in its closure: never in storage, a URL, a cache or the DOM. `onRefused` hears when
- * the key is not valid any more.
+ * A client that holds the bearer in its closure: never in storage, a URL, a cache or the DOM. `onRefused` hears when
+ * it is not valid any more.
  */
-function clientWith(key: string, onRefused: () => void, reconnections: EventTarget): Client {
-  const authorization = `Bearer ${key}`;
+function connectionWith(bearer: () => string, onRefused: () => void, reconnections: EventTarget): Connection {
+  const authorization = () => `Bearer ${bearer()}`;
   let connectedBefore = false;
   const socket = createSocket({
     url: new URL("/graphql", location.href).href.replace(/^http/, "ws"),
-    connectionParams: { authorization },
+    connectionParams: () => ({ authorization: authorization() }),
     lazyCloseTimeout: 2000,
     shouldRetry: (reason) => (reason as CloseEvent).code !== FORBIDDEN,
     retryAttempts: Infinity,
@@ -64,7 +71,9 @@ function clientWith(key: string, onRefused: () => void, reconnections: EventTarg
     url: "/graphql",
     preferGetMethod: false,
     requestPolicy: "cache-and-network",
-    fetchOptions: { headers: { authorization, accept: "application/graphql-response+json" } },
+    fetchOptions: () => ({
+      headers: { authorization: authorization(), accept: "application/graphql-response+json" },
+    }),
     exchanges: [
       cacheExchange,
       mapExchange({
@@ -77,7 +86,7 @@ function clientWith(key: string, onRefused: () => void, reconnections: EventTarg
           subscribe: (sink) => {
             let left = false;
             const complete = () => {
-              // The server ends a stream when the key is revoked: ask, and hear it.
+              // The server ends a stream when the key is revoked or the token expires: ask, and hear it.
               if (!left) void client.query(VIEWER, {}, { requestPolicy: "network-only" }).toPromise();
               sink.complete();
             };
@@ -96,33 +105,49 @@ function clientWith(key: string, onRefused: () => void, reconnections: EventTarg
       }),
     ],
   });
-  return client;
+  return { client, reconnect: () => socket.terminate() };
 }
 
-/** Renders `signIn` until a key was accepted, then `children`. A reload signs out: the key is kept in memory alone. */
+const ENDED = {
+  key: "The key is not valid any more: it was revoked. Sign in with another one.",
+  login: "Your sign-in is not valid any more: it expired or was ended. Sign in again.",
+};
+
+/** What is kept of a session. */
+interface Begun extends Connection {
+  viewer: Viewer;
+  proof: string | Login;
+}
+
+/** Renders `signIn` until a key or login was accepted, then `children`. A reload signs out: it is kept in memory alone. */
 export function SessionProvider(props: {
   children: ReactNode;
   signIn: (enter: Entrance["enter"], ended: Entrance["ended"]) => ReactNode;
 }) {
-  const [state, setState] = useState<{ client: Client; viewer: Viewer } | null>(null);
+  const [state, setState] = useState<Begun | null>(null);
   const [ended, setEnded] = useState<string | null>(null);
   const [tenantId, setTenantId] = useState("");
   const [reconnections] = useState(() => new EventTarget());
-  const enter = useCallback(async (key: string) => {
+  const enter = useCallback(async (proof: string | Login) => {
     let accepted = false;
-    const client = clientWith(key, () => {
+    const bearer = typeof proof === "string" ? () => proof : proof.token;
+    const { client, reconnect } = connectionWith(bearer, () => {
       if (!accepted) return;
       setState((current) => (current?.client === client ? null : current));
-      setEnded("The key is not valid any more: it was revoked. Sign in with another one.");
+      setEnded(typeof proof === "string" ? ENDED.key : ENDED.login);
     }, reconnections);
     const { data, error } = await client.query(VIEWER, {}, { requestPolicy: "network-only" }).toPromise();
     if (error || !data) return failureOf(error);
     accepted = true;
     setEnded(null);
     setTenantId(data.viewer.tenantId);
-    setState({ client, viewer: data.viewer });
+    setState({ client, reconnect, viewer: data.viewer, proof });
     return null;
   }, []);
+  useEffect(() => {
+    if (state && typeof state.proof !== "string") return state.proof.keep(state.reconnect);
+    return undefined;
+  }, [state]);
   const session = useMemo<Session | null>(
     () =>
       state && {

@@ -1,17 +1,42 @@
-import { Alert, Anchor, Button, Card, Center, PasswordInput, Stack, Text, Title } from "@mantine/core";
+import { Alert, Anchor, Button, Card, Center, Divider, PasswordInput, Stack, Text, Title } from "@mantine/core";
 import { useDocumentTitle } from "@mantine/hooks";
-import { useState } from "react";
+import { useEffect, useState } from "react";
 
 import type { Failure } from "../api/failure";
+import { hostOf, type Issuer, issuer as trustedIssuer, leaveFor, type Login, returned } from "../api/login";
 import type { Entrance } from "../api/session";
 import { FailureNotice } from "../parts/Notices";
 
-/** Takes an API key. It goes into the client's closure and out of the field. */
+/** What to tell somebody whose login the issuer did not complete; it may be that they changed their mind. */
+const NOT_COMPLETED: Failure = {
+  code: "SIGN_IN",
+  message: "The sign-in was not completed. Try again, or use an API key.",
+  fields: {},
+};
+
+/** The issuer knows them, but here nobody said what they may do. */
+const stranger = ({ subject }: Login): Failure => ({
+  code: "UNAUTHENTICATED",
+  message: `You are signed in, but have no access here yet. Ask an administrator to add the login of subject ${subject}.`,
+  fields: {},
+});
+
+/** Takes an API key, which goes into the client's closure and out of the field, or has the issuer sign people in. */
 export function SignIn({ enter, ended }: Entrance) {
   useDocumentTitle("Sign in · Better Compute");
   const [key, setKey] = useState("");
   const [failure, setFailure] = useState<Failure | null>(null);
   const [busy, setBusy] = useState(false);
+  const [issuer, setIssuer] = useState<Issuer | null>(null);
+  useEffect(() => void trustedIssuer().then(setIssuer), []);
+  useEffect(() => {
+    const complete = async () => {
+      const login = await returned();
+      const failed = login && (await enter(login));
+      if (failed) setFailure(failed.code === "UNAUTHENTICATED" ? stranger(login) : failed);
+    };
+    complete().catch(() => setFailure(NOT_COMPLETED));
+  }, []);
   return (
     <Center mih="100vh" p="md" component="main">
       <Card withBorder w="100%" maw={420} padding="xl" radius="md">
@@ -51,6 +76,17 @@ export function SignIn({ enter, ended }: Entrance) {
             <Button type="submit" loading={busy}>
               Sign in
             </Button>
+            {issuer && (
+              <>
+                <Divider label="or" />
+                <Button
+                  variant="default"
+                  onClick={() => leaveFor(issuer).catch(() => setFailure(NOT_COMPLETED))}
+                >
+                  Sign in with {hostOf(issuer)}
+                </Button>
+              </>
+            )}
             <Text size="sm" c="dimmed">
               For developers: <Anchor href="/graphql" underline="always">GraphiQL</Anchor>,{" "}
               <Anchor href="/api/openapi.json" underline="always">OpenAPI</Anchor>
