@@ -201,6 +201,68 @@ async def test_a_secret_goes_in_and_is_nowhere_afterwards(visit: Visit) -> None:
     assert await traces(page, SECRET) == []
 
 
+async def test_a_token_is_bound_to_networks(visit: Visit) -> None:
+    """One a line; a bad one is told at its field; those of a token stand beside it."""
+    page = await visit.signed_in("globex-admin", await site_path(visit.world, "Globex Osaka"))
+    await page.get_by_role("button", name="Mint token").click()
+    networks = dialog(page).get_by_label("Networks")
+    await networks.fill("10.1.0.0/16\nnot a network")
+    await dialog(page).get_by_role("button", name="Mint", exact=True).click()
+    await expect(networks).to_have_attribute("aria-invalid", "true")
+    await networks.fill("10.1.0.0/16\n192.0.2.0/24")
+    await dialog(page).get_by_role("button", name="Mint", exact=True).click()
+    await expect(page.get_by_test_id("bearer")).to_be_visible()
+    await leave_uncopied(page)
+    await expect(page.locator(ROW).first).to_contain_text("from 10.1.0.0/16, 192.0.2.0/24")
+    listed = await visit.world.post("globex-admin", "siteTokens/list", {"first": 1})
+    assert listed.json()["items"][0]["allowedCidrs"] == ["10.1.0.0/16", "192.0.2.0/24"]
+
+
+async def test_an_agent_is_revoked_alone(visit: Visit) -> None:
+    """By its own button; the others of its token go on."""
+    site = "Globex Osaka"
+    _, bearer = await agent_world.mint(visit.world, site, max_uses=2)
+    first, second = [await agent_world.join(visit.world, site, bearer, name=name) for name in ("rack-x", "rack-y")]
+    await first.acquire(visit.world)
+    page = await visit.signed_in("globex-admin", await site_path(visit.world, site))
+    agents = page.locator("[aria-labelledby=agents]")
+    await agents.locator(ROW, has_text="rack-x").get_by_role("button", name="Revoke").click()
+    await expect(dialog(page)).to_contain_text("loses the boot lease")
+    await dialog(page).get_by_role("button", name="Revoke agent").click()
+    await expect(agents.locator(ROW, has_text="rack-x")).to_contain_text("revoked")
+    await expect(agents.get_by_role("button", name="Revoke")).to_have_count(1)
+    assert await first.refusal(visit.world, "compute/siteAgents/self") == agent_world.UNAUTHENTICATED
+    await second.ok(visit.world, "compute/siteAgents/self")
+
+
+async def test_a_secret_is_granted_to_a_site_and_taken_back(visit: Visit) -> None:
+    """On a site that is dedicated to the tenant, too; what does not exist is told."""
+    for name in ("bmc/grant-1", "bmc/grant-2"):
+        given = {"tenantId": "acme", "name": name, "value": "v"}
+        assert (await visit.world.post("acme-admin", "secrets/put", given)).status_code == 200
+    page = await visit.signed_in("acme-admin", await site_path(visit.world, "Ashburn"))
+    grants = page.locator("[aria-labelledby=grants]")
+    await expect(grants).to_contain_text("No secret is granted")
+    await grants.get_by_role("button", name="Grant secret").click()
+    field = dialog(page).locator("input")
+    for wrong, told in (("bmc/grant-1", "invalid argument"), ("secret://tenant/acme/no-such", "not found")):
+        await field.fill(wrong)
+        await field.press("Enter")
+        await expect(dialog(page).get_by_role("alert")).to_contain_text(told)
+    await field.fill("grant-2")
+    await page.get_by_role("option", name="secret://tenant/acme/bmc/grant-2").click()
+    await dialog(page).get_by_role("button", name="Grant", exact=True).click()
+    await expect(grants.locator(ROW)).to_contain_text(["bmc/grant-2"])
+    await grants.locator(ROW).get_by_role("button", name="Revoke").click()
+    await dialog(page).get_by_role("button", name="Revoke grant").click()
+    await expect(grants).to_contain_text("No secret is granted")
+    listed = await visit.world.post("acme-admin", "secrets/listGrants", {})
+    assert listed.json()["items"] == []
+    shared = await visit.signed_in("acme-admin", await site_path(visit.world, "Frankfurt"))
+    await expect(shared.get_by_role("heading", name="Frankfurt shared")).to_be_visible()
+    await expect(shared.locator("[aria-labelledby=grants]")).to_have_count(0)
+
+
 async def test_a_site_is_made_changed_and_deleted(visit: Visit) -> None:
     page = await visit.signed_in("acme-admin")
     await page.get_by_role("button", name="New site").click()

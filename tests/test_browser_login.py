@@ -107,6 +107,10 @@ async def test_api_keys_stay(browser: Browser, database_url: str, tmp_path: Path
     """Beside the issuer's button; and the small first load stays small."""
     async with at_the_door(browser, database_url, tmp_path) as login:
         await expect(login.button).to_be_visible()
+        for scheme in ("light", "dark"):
+            await login.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            await support.settled(login.page)
+            assert await support.findings(login.page) == []
         await support.sign_in(login.page, login.visit.world.keys["acme-viewer"])
         await expect(login.page.get_by_role("banner")).to_contain_text("acme-viewer")
         assert support.first_load() < 300 * 1024

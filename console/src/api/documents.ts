@@ -80,6 +80,7 @@ export const SITE = graphql(`
           state
           uses
           maxUses
+          allowedCidrs
           createdAt
           createdBy
           expiresAt
@@ -247,6 +248,70 @@ export const TOKEN_AGENTS = graphql(`
         id
         name
         address
+      }
+    }
+  }
+`);
+
+export const REVOKE_SITE_AGENT = graphql(`
+  mutation RevokeSiteAgent($input: RevokeSiteAgentInput!) {
+    revokeSiteAgent(input: $input) {
+      siteAgent {
+        id
+        revokedAt
+      }
+    }
+  }
+`);
+
+export const SECRET_GRANTS = graphql(`
+  query SecretGrants($tenantId: ID!, $siteId: ID!, $after: String) {
+    secretGrants(tenantId: $tenantId, siteId: $siteId, first: 20, after: $after) {
+      totalCount
+      pageInfo {
+        hasNextPage
+        endCursor
+      }
+      nodes {
+        reference
+        name
+        scope
+        createdAt
+      }
+    }
+  }
+`);
+
+export const SECRET_REFERENCES = graphql(`
+  query SecretReferences($tenantId: ID!, $fleet: Boolean!) {
+    secrets(tenantId: $tenantId, first: 200) {
+      nodes {
+        reference
+      }
+    }
+    fleet: secrets(tenantId: $tenantId, scope: FLEET, first: 200) @include(if: $fleet) {
+      nodes {
+        reference
+      }
+    }
+  }
+`);
+
+export const GRANT_SECRET = graphql(`
+  mutation GrantSecret($input: GrantSecretInput!) {
+    grantSecret(input: $input) {
+      secretGrant {
+        reference
+      }
+    }
+  }
+`);
+
+export const REVOKE_SECRET_GRANT = graphql(`
+  mutation RevokeSecretGrant($input: RevokeSecretGrantInput!) {
+    revokeSecretGrant(input: $input) {
+      secretGrant {
+        reference
       }
     }
   }

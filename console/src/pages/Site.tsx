@@ -13,6 +13,7 @@ import type { JoinTokenState, SiteQuery } from "../generated/graphql";
 import { Agents } from "../parts/Agents";
 import { BootLease } from "../parts/BootLease";
 import { Confirm } from "../parts/Confirm";
+import { Grants } from "../parts/Grants";
 import { MintToken } from "../parts/MintToken";
 import { Empty, FailureNotice, Loading } from "../parts/Notices";
 import { Pager, usePager } from "../parts/Pager";
@@ -103,10 +104,13 @@ export function Site({ id }: { id: string }) {
       {site.tenantId === tenantId ? (
         <>
           <Tokens site={site} pager={pager} manages={manages} onMint={() => setDialog("mint")} onRevoke={setDialog} />
-          <Agents tenantId={tenantId} siteId={id} holderId={site.bootLease.holderAgentId} />
+          <Agents tenantId={tenantId} siteId={id} holderId={site.bootLease.holderAgentId} manages={manages} />
         </>
       ) : (
         <Text c="dimmed">The tokens and agents of this site are its owner&apos;s.</Text>
+      )}
+      {may("compute:secrets:read") && [site.tenantId, site.dedicatedTo].includes(tenantId) && (
+        <Grants siteId={id} open={!site.deletedAt} />
       )}
       <BootLease lease={site.bootLease} tenantId={tenantId} named={site.tenantId === tenantId} />
       {dialog === "edit" && (
@@ -199,6 +203,11 @@ function Tokens(props: {
                     </Table.Td>
                     <Table.Td>
                       <Code title={token.id}>{token.id.slice(0, 11)}…</Code>
+                      {token.allowedCidrs && (
+                        <Text size="xs" c="dimmed">
+                          from {token.allowedCidrs.join(", ")}
+                        </Text>
+                      )}
                     </Table.Td>
                     <Table.Td>
                       {token.uses} / {token.maxUses}

@@ -1,15 +1,21 @@
-import { Badge, Table, Text, Title } from "@mantine/core";
+import { Badge, Button, Table, Text, Title } from "@mantine/core";
+import { useState } from "react";
 import { useQuery } from "urql";
 
-import { SITE_AGENTS } from "../api/documents";
+import { REVOKE_SITE_AGENT, SITE_AGENTS } from "../api/documents";
 import { failureOf } from "../api/failure";
 import { useLive } from "../api/live";
+import { useMutate } from "../api/mutate";
+import { Confirm } from "./Confirm";
 import { Empty, FailureNotice, Loading } from "./Notices";
 import { Pager, usePager } from "./Pager";
 import { Time } from "./Time";
 
 /** Who enrolled on the site, when and where they were last seen. */
-export function Agents({ tenantId, siteId, holderId }: { tenantId: string; siteId: string; holderId: string | null }) {
+export function Agents(props: { tenantId: string; siteId: string; holderId: string | null; manages: boolean }) {
+  const { tenantId, siteId, holderId, manages } = props;
+  const mutate = useMutate();
+  const [revoking, setRevoking] = useState<{ id: string; name: string } | null>(null);
   const pager = usePager(siteId);
   const [{ data, error }, query] = useQuery({
     query: SITE_AGENTS,
@@ -37,6 +43,9 @@ export function Agents({ tenantId, siteId, holderId }: { tenantId: string; siteI
                   <Table.Th>Last seen</Table.Th>
                   <Table.Th visibleFrom="sm">Address</Table.Th>
                   <Table.Th visibleFrom="sm">Enrolled</Table.Th>
+                  <Table.Th>
+                    <span className="visually-hidden">Actions</span>
+                  </Table.Th>
                 </Table.Tr>
               </Table.Thead>
               <Table.Tbody>
@@ -69,6 +78,13 @@ export function Agents({ tenantId, siteId, holderId }: { tenantId: string; siteI
                     <Table.Td visibleFrom="sm">
                       <Time at={agent.enrolledAt} />
                     </Table.Td>
+                    <Table.Td>
+                      {manages && !agent.revokedAt && (
+                        <Button size="xs" variant="default" onClick={() => setRevoking(agent)}>
+                          Revoke
+                        </Button>
+                      )}
+                    </Table.Td>
                   </Table.Tr>
                 ))}
               </Table.Tbody>
@@ -76,6 +92,21 @@ export function Agents({ tenantId, siteId, holderId }: { tenantId: string; siteI
           </Table.ScrollContainer>
           <Pager pager={pager} total={agents.totalCount} nouns={["agent", "agents"]} pageInfo={agents.pageInfo} />
         </>
+      )}
+      {revoking && (
+        <Confirm
+          title={`Revoke ${revoking.name}?`}
+          verb="Revoke agent"
+          onClose={() => setRevoking(null)}
+          act={async () => {
+            const { failure } = await mutate(REVOKE_SITE_AGENT, { input: { tenantId, agentId: revoking.id } });
+            refresh();
+            return failure;
+          }}
+        >
+          It is refused at once and for good
+          {revoking.id === holderId && ", and loses the boot lease"}. It comes back with a new token alone.
+        </Confirm>
       )}
     </section>
   );

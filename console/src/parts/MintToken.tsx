@@ -1,4 +1,4 @@
-import { Alert, Button, Code, CopyButton, Group, Modal, NumberInput, Select, Stack, Text } from "@mantine/core";
+import { Alert, Button, Code, CopyButton, Group, Modal, NumberInput, Select, Stack, Text, Textarea } from "@mantine/core";
 import { useEffect, useState } from "react";
 
 import { CREATE_SITE_TOKEN } from "../api/documents";
@@ -18,6 +18,7 @@ export function MintToken(props: { tenantId: string; siteId: string; onClose: ()
   const mutate = useMutate();
   const [ttl, setTtl] = useState("3600");
   const [maxUses, setMaxUses] = useState<number | string>(1);
+  const [networks, setNetworks] = useState("");
   const [idempotencyKey] = useState(() => crypto.randomUUID());
   const [bearer, setBearer] = useState<string | null>(null);
   const [failure, setFailure] = useState<Failure | null>(null);
@@ -27,8 +28,16 @@ export function MintToken(props: { tenantId: string; siteId: string; onClose: ()
   async function mint() {
     setBusy(true);
     const { tenantId, siteId } = props;
+    const allowedCidrs = networks.split(/[\s,]+/).filter((network) => network !== "");
     const outcome = await mutate(CREATE_SITE_TOKEN, {
-      input: { tenantId, siteId, ttlSeconds: Number(ttl), maxUses: Number(maxUses), idempotencyKey },
+      input: {
+        tenantId,
+        siteId,
+        ttlSeconds: Number(ttl),
+        maxUses: Number(maxUses),
+        idempotencyKey,
+        ...(allowedCidrs.length > 0 && { allowedCidrs }),
+      },
     });
     setBusy(false);
     setFailure(outcome.failure);
@@ -67,6 +76,17 @@ export function MintToken(props: { tenantId: string; siteId: string; onClose: ()
             onChange={(value) => setTtl(value ?? "3600")}
           />
           <NumberInput label="Uses" description="1 to 16" min={1} max={16} value={maxUses} onChange={setMaxUses} />
+          <Textarea
+            label="Networks"
+            description="From where agents may enrol, one a line, such as 10.1.0.0/16; empty: from anywhere"
+            autosize
+            minRows={1}
+            maxRows={8}
+            spellCheck={false}
+            value={networks}
+            error={Object.entries(failure?.fields ?? {}).find(([path]) => path.startsWith("allowedCidrs"))?.[1]}
+            onChange={(event) => setNetworks(event.currentTarget.value)}
+          />
           <Group justify="flex-end">
             <Button variant="default" onClick={props.onClose}>
               Cancel
