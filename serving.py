@@ -1,5 +1,6 @@
 """Serving the application on a socket by uvicorn."""
 
+import gc
 import socket
 from collections.abc import Callable
 
@@ -11,6 +12,9 @@ from settings import Settings
 
 GRACE_SECONDS = 10
 """How long a stop waits for requests that are under way."""
+
+GC_THRESHOLD = 100_000
+"""Objects made, less those let go, until the collector looks: one answer of some hundred rows must not set it off."""
 
 
 async def serve_app(
@@ -39,6 +43,11 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then announce."""
         await super().startup(sockets)
+        # What is there now stays: schema, statements, modules. The collector need not walk through it again, and what
+        # requests make is let go by its last reference, but for what an error's traceback holds.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD)
         if self.started:
             self._announce()
 

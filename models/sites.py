@@ -177,14 +177,6 @@ def _count_statement(shape: SiteQuery) -> Statement[tuple[int]]:
 _LIKE_ESCAPES = str.maketrans({"\\": "\\\\", "%": "\\%", "_": "\\_"})
 
 
-def _by_name(row: SiteRow) -> tuple[str, str]:
-    return row.name, row.id
-
-
-def _by_id(row: SiteRow) -> tuple[str]:
-    return (row.id,)
-
-
 async def page(
     database: Database, view: View, tenant_id: str, query: SiteQuery, *, first: int, after: str | None
 ) -> Page[SiteRow]:
@@ -193,7 +185,13 @@ async def page(
     Raises ApiError INVALID_ARGUMENT for a cursor of another list.
     """
     by_name = query.sort is SiteSort.NAME
-    keyset = Keyset.of((str, str) if by_name else (str,), "sites", tenant_id, list(query))
+
+    def keyset() -> Keyset:
+        return Keyset.of((str, str) if by_name else (str,), "sites", tenant_id, list(query))
+
+    def cursor(row: SiteRow) -> str:
+        return keyset().cursor((row.name, row.id) if by_name else (row.id,))
+
     shape = _shape(query)
     parameters: dict[str, Any] = {
         "viewers": view.viewers,
@@ -210,14 +208,14 @@ async def page(
         "limit": first + 1,
     }
     if after is not None:
-        *name, site_id = keyset.key(after)
+        *name, site_id = keyset().key(after)
         parameters |= {"after_id": site_id, "after_name": name[0] if name else None}
 
     async def count() -> int:
         return (await database.one(_count_statement(shape), **parameters))[0]
 
     rows = await database.all(_page_statement(shape, continued=after is not None), **parameters)
-    return Page(rows, first=first, after=after, keyset=keyset, key=_by_name if by_name else _by_id, count=count)
+    return Page(rows, first=first, after=after, cursor=cursor, count=count)
 
 
 # --- changes -----------------------------------------------------------------------------------------------------
