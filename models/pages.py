@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache, partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import orjson
+from sqlalchemy import ColumnElement, null
 
 from models.errors import invalid
 
@@ -67,6 +68,16 @@ def _part(part: Any, kind: type[KeyPart]) -> KeyPart:
     if isinstance(part, int) and not -(2**63) <= part < 2**63:
         raise BadCursorError
     return part
+
+
+def trimmed(
+    columns: dict[str, ColumnElement[Any]], members: frozenset[str] | None, always: frozenset[str]
+) -> list[ColumnElement[Any]]:
+    """The columns of a list's rows, with null for the members that nobody asked for: what a list costs is for the most
+    part to decode it. ``members`` None: all are asked for. ``always``: what the page itself and look-ups read.
+    """
+    wanted = columns.keys() if members is None else members | always
+    return [column if name in wanted else null().label(name) for name, column in columns.items()]
 
 
 class Edge(NamedTuple):

@@ -20,7 +20,6 @@ from sqlalchemy import (
     case,
     func,
     literal,
-    null,
     select,
     true,
     tuple_,
@@ -33,7 +32,7 @@ from models.db import Database, Reader, Statement, Transaction
 from models.hashing import Hasher, Pepper
 from models.ids import checksum, new_secret
 from models.journal import Event
-from models.pages import Keyset, Page
+from models.pages import Keyset, Page, trimmed
 from models.projection import View
 from models.sensitive import BearerToken, HashedToken
 from models.tables import JoinToken, table
@@ -104,10 +103,11 @@ STATE: ColumnElement[str] = case(
 """The state, derived: it is never stored, so it can never be stale."""
 
 CIDRS = sql_cast(TOKENS.c.allowed_cidrs, ARRAY(Text))
-COLUMNS: list[ColumnElement[Any]] = [
-    STATE.label("state") if name == "state" else CIDRS.label(name) if name == "allowed_cidrs" else TOKENS.c[name]
+_BY_NAME: dict[str, ColumnElement[Any]] = {
+    name: STATE.label("state") if name == "state" else CIDRS.label(name) if name == "allowed_cidrs" else TOKENS.c[name]
     for name in SiteTokenRow._fields
-]
+}
+COLUMNS = [*_BY_NAME.values()]
 
 # --- look-ups and lists ------------------------------------------------------------------------------------------
 
@@ -232,19 +232,13 @@ _WANTED = (
     .table_valued("tenant_id", "site_id")
     .render_derived("wanted")
 )
-_ALWAYS_READ = {"id", "tenant_id", "site_id", "created_at"}
+_ALWAYS = frozenset({"id", "tenant_id", "site_id", "created_at"})
 
 
 @lru_cache(maxsize=64)
 def _first_pages_statement(members: frozenset[str] | None) -> Statement[SiteTokenRow]:
-    """With null for the members that nobody asked for: most of a long list's cost is to decode it."""
     newest = (
-        select(
-            *(
-                column if members is None or name in members or name in _ALWAYS_READ else null().label(name)
-                for name, column in zip(SiteTokenRow._fields, COLUMNS, strict=True)
-            )
-        )
+        select(*trimmed(_BY_NAME, members, _ALWAYS))
         .where(TOKENS.c.tenant_id == _WANTED.c.tenant_id, TOKENS.c.site_id == _WANTED.c.site_id)
         .order_by(TOKENS.c.created_at.desc(), TOKENS.c.id.desc())
         .limit(bindparam("limit"))

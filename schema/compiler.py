@@ -105,6 +105,12 @@ def _only(values: VariableValues, names: tuple[str, ...]) -> VariableValues:
     )
 
 
+class _ResolveInfo(GraphQLResolveInfo[Any]):
+    """graphql-core's, and what is selected of the field."""
+
+    selected: FieldPlan
+
+
 class _Execution(Executor[None]):
     """graphql-core's executor for one request, with the generated code in the place of its inner loops."""
 
@@ -146,7 +152,9 @@ class _Execution(Executor[None]):
             path = path[0]
         name = field.nodes[0].name.value
         members = (name, field.nodes, field.definition.type, field.parent, _path(path), *self._info)
-        return tuple.__new__(GraphQLResolveInfo, members)
+        info = tuple.__new__(_ResolveInfo, members)
+        info.selected = field
+        return info
 
     def arguments(self, field: FieldPlan) -> dict[str, Any]:
         """The arguments of a field; those that nothing can change are coerced once a request."""

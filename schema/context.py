@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import strawberry
@@ -29,6 +29,7 @@ from models.sensitive import BearerToken
 from models.site_tokens import SiteTokenRow
 from models.sites import SiteRow
 from models.throttle import Throttle
+from schema.plain import Selected
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -223,7 +224,13 @@ class RequestContext:
         return self._loaders
 
 
-Info: TypeAlias = strawberry.Info[RequestContext, None]
+class Info(strawberry.Info[RequestContext, None]):
+    """What resolvers get of a request."""
+
+    def members(self, type_name: str) -> frozenset[str] | None:
+        """The members that are selected within the field of objects of that type; None: any may be read."""
+        selected: Selected | None = getattr(self._raw_info, "selected", None)
+        return None if selected is None else selected.members(type_name)
 
 
 @dataclass(slots=True)
@@ -234,6 +241,8 @@ class Op:
     actor: Actor
     request_id: str
     services: Services
+    members: frozenset[str] | None = field(default=None)
+    """The members that are asked for of the rows it lists; None: all."""
     decided: Audit | None = field(default=None)
     """The last decision that no audit row tells of yet."""
 

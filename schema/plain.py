@@ -22,7 +22,9 @@ from graphql import (
     GraphQLString,
 )
 from graphql.pyutils import Undefined, is_awaitable
+from strawberry import ID
 from strawberry.types.arguments import convert_arguments
+from strawberry.types.base import StrawberryOptional
 from strawberry.types.field import StrawberryField
 
 from schema.scalars import format_datetime
@@ -173,8 +175,9 @@ class Selected(Protocol):
 Together = Callable[..., Awaitable[Sequence[Any]]]
 """``look_up(rows, context, selected, **arguments)`` resolves one field for many rows: a value for each, in their order.
 
-It only looks things up, and of rows in the values only what is selected. If any row is to be treated otherwise, or
-fails, it raises whatever it likes: then every row's own resolver is asked. ``arguments`` are the resolver's own.
+It only looks things up: of its rows by nothing but their keys, and of rows in the values only what is selected. If any
+row is to be treated otherwise, or fails, it raises whatever it likes: then every row's own resolver is asked.
+``arguments`` are the resolver's own.
 """
 
 Resolver = TypeVar("Resolver", bound=Callable[..., Any])
@@ -231,7 +234,15 @@ def direct_resolver(schema: GraphQLSchema, definition: GraphQLField) -> Direct |
     named = [parameter for parameter in (resolver.parent_parameter, resolver.root_parameter) if parameter]
     registry, config = owner.schema_converter.scalar_registry, owner.config
 
+    leaves = {
+        config.name_converter.from_argument(argument): argument.python_name
+        for argument in field.arguments
+        if _is_untouched(argument.type)
+    }
+
     def convert(arguments: dict[str, Any], info: Any) -> dict[str, Any]:
+        if arguments.keys() <= leaves.keys():
+            return {leaves[name]: value for name, value in arguments.items()}
         return convert_arguments(arguments, field.arguments, registry, config, info)
 
     return Direct(
@@ -246,6 +257,13 @@ def direct_resolver(schema: GraphQLSchema, definition: GraphQLField) -> Direct |
         getattr(resolver.wrapped_func, "together", None),
         hasattr(resolver.wrapped_func, "derived"),
     )
+
+
+def _is_untouched(type_: Any) -> bool:
+    """Whether Strawberry's conversion leaves the argument's values as graphql-core coerced them."""
+    while isinstance(type_, StrawberryOptional):
+        type_ = type_.of_type
+    return type_ in {str, int, float, bool, ID}
 
 
 def _name_of(function: Any) -> str:
