@@ -172,11 +172,14 @@ def _page(
     first: int,
     after: str | None,
 ) -> Page[AgentRow]:
+    def cursor(row: AgentRow) -> str:
+        return _keyset(tenant_id, query).cursor(_key(row))
+
     async def count() -> int:
         statement = _count_statement(_shape(query), site_ids=view.site_ids is not None)
         return (await database.one(statement, tenant_id=tenant_id, site_ids=view.site_ids, **query._asdict()))[0]
 
-    return Page(rows, first=first, after=after, keyset=_keyset(tenant_id, query), key=_key, count=count)
+    return Page(rows, first=first, after=after, cursor=cursor, count=count)
 
 
 async def page(

@@ -103,4 +103,4 @@ async def page(
     rows = await database.all(
         _page_statement(filters, sites_only=sites_only, continued=after is not None), **parameters
     )
-    return Page(rows, first=first, after=after, keyset=keyset, key=lambda row: (row.time, row.id), count=count)
+    return Page(rows, first=first, after=after, cursor=lambda row: keyset.cursor((row.time, row.id)), count=count)

@@ -144,8 +144,8 @@ class Database(Reader):
     async def open(cls, url: str, *, role: Role | None, size: int, timeout_seconds: float) -> Self:
         """Connections that act as ``role`` (None: as the login); the first is made when it is needed.
 
-        Every wait is bounded by ``timeout_seconds``: for a connection and its statement together, and for a statement
-        by the server too, so that an abandoned one does not hold its locks.
+        Every wait is bounded by ``timeout_seconds``: for a connection, and for a statement; by the server too, so that
+        an abandoned one does not hold its locks.
         """
         settings = {
             "role": role or "none",
@@ -171,27 +171,25 @@ class Database(Reader):
 
     async def fetch(self, query: str, *args: Any) -> list[asyncpg.Record]:
         """Rows of ``query`` in autocommit; the pool's side of Reader."""
-        async with asyncio.timeout(self._timeout_seconds), self._slots:
-            connection = await self._take()
-            try:
-                return await connection.fetch(query, *args)
-            except BaseException as error:
-                _distrust(connection, error)
-                raise
-            finally:
-                self._give_back(connection)
+        connection = await self._take()
+        try:
+            return await connection.fetch(query, *args, timeout=self._timeout_seconds)
+        except BaseException as error:
+            _distrust(connection, error)
+            raise
+        finally:
+            self._give_back(connection)
 
     async def fetchrow(self, query: str, *args: Any) -> asyncpg.Record | None:
         """First row of ``query`` in autocommit; the pool's side of Reader."""
-        async with asyncio.timeout(self._timeout_seconds), self._slots:
-            connection = await self._take()
-            try:
-                return await connection.fetchrow(query, *args)
-            except BaseException as error:
-                _distrust(connection, error)
-                raise
-            finally:
-                self._give_back(connection)
+        connection = await self._take()
+        try:
+            return await connection.fetchrow(query, *args, timeout=self._timeout_seconds)
+        except BaseException as error:
+            _distrust(connection, error)
+            raise
+        finally:
+            self._give_back(connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -199,35 +197,47 @@ class Database(Reader):
 
         The caller awaits nothing foreign inside: a slow secret store would hold row locks meanwhile.
         """
-        async with asyncio.timeout(self._timeout_seconds) as bound, self._slots:
-            connection = await self._take()
-            bound.reschedule(asyncio.get_running_loop().time() + 2 * self._timeout_seconds)
-            try:
-                async with connection.transaction():
-                    yield Transaction(cast("_Connection", connection))
-            except BaseException as error:
-                _distrust(connection, error)
-                raise
-            finally:
-                self._give_back(connection)
+        connection = await self._take()
+        try:
+            async with asyncio.timeout(2 * self._timeout_seconds), connection.transaction():
+                yield Transaction(cast("_Connection", connection))
+        except BaseException as error:
+            _distrust(connection, error)
+            raise
+        finally:
+            self._give_back(connection)
 
     async def _take(self) -> asyncpg.Connection:
-        """A connection for a caller that holds a slot."""
+        """A connection; the caller gives it back. Raises TimeoutError if none comes to be free in time."""
+        if self._idle and not self._slots.locked():  # the common case waits for nothing, so it needs no timer
+            return await self._next()
+        async with asyncio.timeout(self._timeout_seconds):
+            return await self._next()
+
+    async def _next(self) -> asyncpg.Connection:
+        await self._slots.acquire()
+        try:
+            connection = await self._idle_or_new()
+        except BaseException:
+            self._slots.release()
+            raise
+        self._used.add(connection)
+        return connection
+
+    async def _idle_or_new(self) -> asyncpg.Connection:
         if self._closed:
             raise asyncpg.InterfaceError("the database was closed")
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_closed():
-                self._used.add(connection)
                 return connection
-        connection = await self._connect()
-        self._used.add(connection)
-        return connection
+        return await self._connect()
 
     def _give_back(self, connection: asyncpg.Connection) -> None:
         self._used.discard(connection)
         if not connection.is_closed():
             self._idle.append(connection)
+        self._slots.release()
 
 
 def _distrust(connection: asyncpg.Connection, error: BaseException) -> None:

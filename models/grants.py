@@ -171,8 +171,7 @@ async def page(
         rows,
         first=first,
         after=after,
-        keyset=keyset,
-        key=lambda row: (row.scope, row.name, row.site_id),
+        cursor=lambda row: keyset.cursor((row.scope, row.name, row.site_id)),
         count=count,
     )
 

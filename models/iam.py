@@ -6,6 +6,7 @@ A binding gives an identity a role on a resource and on all below it: ``compute-
 
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from sqlalchemy import bindparam, select
@@ -156,6 +157,7 @@ class Reach(NamedTuple):
     site_ids: tuple[str, ...]
 
 
+@lru_cache(maxsize=1024)
 def reach(actor: Actor) -> Reach:
     """What the actor's bindings let it read. Each role reads, so the role does not matter here."""
     tenants: list[str] = []

@@ -5,10 +5,11 @@ import binascii
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import orjson
+from sqlalchemy import ColumnElement, null
 
 from models.errors import invalid
 
@@ -69,17 +70,28 @@ def _part(part: Any, kind: type[KeyPart]) -> KeyPart:
     return part
 
 
+def trimmed(
+    columns: dict[str, ColumnElement[Any]], members: frozenset[str] | None, always: frozenset[str]
+) -> list[ColumnElement[Any]]:
+    """The columns of a list's rows, with null for the members that nobody asked for: what a list costs is for the most
+    part to decode it. ``members`` None: all are asked for. ``always``: what the page itself and look-ups read.
+    """
+    wanted = columns.keys() if members is None else members | always
+    return [column if name in wanted else null().label(name) for name, column in columns.items()]
+
+
 class Edge(NamedTuple):
-    """A row of a page and the page, which can tell the row's cursor if asked."""
+    """A row of a page, and what makes its cursor if asked; not the page, which would be a cycle for each."""
 
     node: Any
-    page: "Page[Any]"
+    cursor_of: Callable[[Any], str]
+
+
+_edge: Callable[[tuple[Any, Callable[[Any], str]]], Edge] = partial(tuple.__new__, Edge)
 
 
 class Page(Generic[Row]):
     """One page of a list. The total is counted by a statement of its own, and only if it is asked for."""
-
-    __slots__ = ("_count", "_key", "_keyset", "has_next_page", "has_previous_page", "nodes")
 
     def __init__(
         self,
@@ -87,33 +99,27 @@ class Page(Generic[Row]):
         *,
         first: int,
         after: str | None,
-        keyset: Keyset,
-        key: Callable[[Row], Sequence[KeyPart]],
+        cursor: Callable[[Row], str],
         count: Callable[[], Awaitable[int]],
     ) -> None:
-        """``rows`` holds one more than ``first`` where a next page exists."""
+        """``rows`` holds one more than ``first`` where a next page exists; ``cursor`` makes the one on a row."""
         self.has_next_page = len(rows) > first
         self.has_previous_page = after is not None
         self.nodes = rows[:first]
-        self._keyset = keyset
-        self._key = key
+        self.cursor = cursor
         self._count = count
 
-    def cursor(self, row: Row) -> str:
-        """The cursor that stands on ``row``."""
-        return self._keyset.cursor(self._key(row))
-
-    @property
+    @cached_property
     def edges(self) -> list[Edge]:
         """The rows as Relay has them."""
-        return [Edge(row, self) for row in self.nodes]
+        return [_edge((row, self.cursor)) for row in self.nodes]
 
-    @property
+    @cached_property
     def start_cursor(self) -> str | None:
         """The cursor of the first row, if there is one."""
         return self.cursor(self.nodes[0]) if self.nodes else None
 
-    @property
+    @cached_property
     def end_cursor(self) -> str | None:
         """The cursor of the last row, if there is one: where the next page begins."""
         return self.cursor(self.nodes[-1]) if self.nodes else None
@@ -129,4 +135,4 @@ async def _none() -> int:
 
 def empty_page() -> Page[Any]:
     """A page of a list in which the caller sees nothing."""
-    return Page([], first=1, after=None, keyset=Keyset((), ""), key=lambda _row: (), count=_none)
+    return Page([], first=1, after=None, cursor=Keyset((), "").cursor, count=_none)

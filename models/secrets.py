@@ -81,7 +81,7 @@ async def page(
     async def count() -> int:
         return int((await database.one(_COUNT, **bounds))[0])
 
-    return Page(rows, first=first, after=after, keyset=keyset, key=lambda row: (row.name,), count=count)
+    return Page(rows, first=first, after=after, cursor=lambda row: keyset.cursor((row.name,)), count=count)
 
 
 # --- put ---------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from models.db import Database, Reader, Statement, Transaction
 from models.hashing import Hasher, Pepper
 from models.ids import checksum, new_secret
 from models.journal import Event
-from models.pages import Keyset, Page
+from models.pages import Keyset, Page, trimmed
 from models.projection import View
 from models.sensitive import BearerToken, HashedToken
 from models.tables import JoinToken, table
@@ -103,10 +103,11 @@ STATE: ColumnElement[str] = case(
 """The state, derived: it is never stored, so it can never be stale."""
 
 CIDRS = sql_cast(TOKENS.c.allowed_cidrs, ARRAY(Text))
-COLUMNS: list[ColumnElement[Any]] = [
-    STATE.label("state") if name == "state" else CIDRS.label(name) if name == "allowed_cidrs" else TOKENS.c[name]
+_BY_NAME: dict[str, ColumnElement[Any]] = {
+    name: STATE.label("state") if name == "state" else CIDRS.label(name) if name == "allowed_cidrs" else TOKENS.c[name]
     for name in SiteTokenRow._fields
-]
+}
+COLUMNS = [*_BY_NAME.values()]
 
 # --- look-ups and lists ------------------------------------------------------------------------------------------
 
@@ -191,11 +192,14 @@ def _page(
     first: int,
     after: str | None,
 ) -> Page[SiteTokenRow]:
+    def cursor(row: SiteTokenRow) -> str:
+        return _keyset(tenant_id, query).cursor(_key(row))
+
     async def count() -> int:
         statement = _count_statement(_shape(query), site_ids=view.site_ids is not None)
         return (await database.one(statement, **_parameters(view, tenant_id, query)))[0]
 
-    return Page(rows, first=first, after=after, keyset=_keyset(tenant_id, query), key=_key, count=count)
+    return Page(rows, first=first, after=after, cursor=cursor, count=count)
 
 
 def _parameters(view: View, tenant_id: str, query: SiteTokenQuery) -> dict[str, Any]:
@@ -228,24 +232,34 @@ _WANTED = (
     .table_valued("tenant_id", "site_id")
     .render_derived("wanted")
 )
-_NEWEST = (
-    select(*COLUMNS)
-    .where(TOKENS.c.tenant_id == _WANTED.c.tenant_id, TOKENS.c.site_id == _WANTED.c.site_id)
-    .order_by(TOKENS.c.created_at.desc(), TOKENS.c.id.desc())
-    .limit(bindparam("limit"))
-    .lateral("newest")
-)
-_FIRST_PAGES = Statement(select(*_NEWEST.c).select_from(_WANTED.join(_NEWEST, true())), SiteTokenRow)
+_ALWAYS = frozenset({"id", "tenant_id", "site_id", "created_at"})
+
+
+@lru_cache(maxsize=64)
+def _first_pages_statement(members: frozenset[str] | None) -> Statement[SiteTokenRow]:
+    newest = (
+        select(*trimmed(_BY_NAME, members, _ALWAYS))
+        .where(TOKENS.c.tenant_id == _WANTED.c.tenant_id, TOKENS.c.site_id == _WANTED.c.site_id)
+        .order_by(TOKENS.c.created_at.desc(), TOKENS.c.id.desc())
+        .limit(bindparam("limit"))
+        .lateral("newest")
+    )
+    return Statement(select(*newest.c).select_from(_WANTED.join(newest, true())), SiteTokenRow)
 
 
 async def first_pages(
-    database: Database, view: View, site_keys: Sequence[tuple[str, str]], *, first: int
+    database: Database,
+    view: View,
+    site_keys: Sequence[tuple[str, str]],
+    *,
+    first: int,
+    members: frozenset[str] | None = None,
 ) -> list[Page[SiteTokenRow]]:
     """The newest tokens of each of the sites ``(tenant id, site id)``, which the caller may see: one statement for a
-    whole page of sites, in the order of ``site_keys``.
+    whole page of sites, in the order of ``site_keys``. Of the tokens only ``members`` need be read; None: all.
     """
     rows = await database.all(
-        _FIRST_PAGES,
+        _first_pages_statement(members),
         tenants=[tenant_id for tenant_id, _ in site_keys],
         sites=[site_id for _, site_id in site_keys],
         limit=first + 1,

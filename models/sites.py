@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
 from models.db import Database, Reader, Statement, Transaction
 from models.errors import not_found
 from models.ids import new_id
-from models.pages import Keyset, Page
+from models.pages import Keyset, Page, trimmed
 from models.projection import View, project, visible, visible_page
 from models.tables import Site, table
 
@@ -87,7 +87,9 @@ class SiteQuery(NamedTuple):
     descending: bool = False
 
 
-_COLUMNS = [SITES.c[name] for name in SiteRow._fields]
+_BY_NAME: dict[str, ColumnElement[Any]] = {name: SITES.c[name] for name in SiteRow._fields}
+_COLUMNS = [*_BY_NAME.values()]
+_ALWAYS = frozenset({"id", "tenant_id", "name"})
 
 # --- one site ----------------------------------------------------------------------------------------------------
 
@@ -139,23 +141,22 @@ def _shape(query: SiteQuery) -> SiteQuery:
 
 
 @lru_cache(maxsize=256)
-def _page_statement(shape: SiteQuery, *, continued: bool) -> Statement[SiteRow]:
+def _page_statement(shape: SiteQuery, *, continued: bool, members: frozenset[str] | None = None) -> Statement[SiteRow]:
+    columns = trimmed(_BY_NAME, members, _ALWAYS)
     limit: ColumnElement[int] = bindparam("limit", type_=SITES.c.revision.type)
     after: ColumnElement[str] = bindparam("after_id", type_=Text)
     if shape == SiteQuery(descending=shape.descending):  # no filter: cut the page from the projection
         cut = visible_page(
             bindparam("viewer", type_=Text), after if continued else None, limit, descending=shape.descending
         )
-        statement = select(*_COLUMNS).join(
+        statement = select(*columns).join(
             cut, (SITES.c.tenant_id == cut.c.owner_tenant_id) & (SITES.c.id == cut.c.site_id)
         )
         order: list[ColumnElement[Any]] = [cut.c.site_id]
     else:
         order = [SITES.c.name, SITES.c.id] if shape.sort is SiteSort.NAME else [SITES.c.id]
         key = [bindparam("after_name", type_=Text), after] if shape.sort is SiteSort.NAME else [after]
-        statement = select(*_COLUMNS).where(
-            visible(SITES.c.id, listed_only=not shape.include_deleted), *_filters(shape)
-        )
+        statement = select(*columns).where(visible(SITES.c.id, listed_only=not shape.include_deleted), *_filters(shape))
         if continued:
             mine, theirs = tuple_(*order), tuple_(*key)
             statement = statement.where(mine < theirs if shape.descending else mine > theirs)
@@ -177,23 +178,28 @@ def _count_statement(shape: SiteQuery) -> Statement[tuple[int]]:
 _LIKE_ESCAPES = str.maketrans({"\\": "\\\\", "%": "\\%", "_": "\\_"})
 
 
-def _by_name(row: SiteRow) -> tuple[str, str]:
-    return row.name, row.id
-
-
-def _by_id(row: SiteRow) -> tuple[str]:
-    return (row.id,)
-
-
 async def page(
-    database: Database, view: View, tenant_id: str, query: SiteQuery, *, first: int, after: str | None
+    database: Database,
+    view: View,
+    tenant_id: str,
+    query: SiteQuery,
+    *,
+    first: int,
+    after: str | None,
+    members: frozenset[str] | None = None,
 ) -> Page[SiteRow]:
     """The sites that ``view`` (of ``tenant_id``) sees, filtered and ordered by ``query``.
 
     Raises ApiError INVALID_ARGUMENT for a cursor of another list.
     """
     by_name = query.sort is SiteSort.NAME
-    keyset = Keyset.of((str, str) if by_name else (str,), "sites", tenant_id, list(query))
+
+    def keyset() -> Keyset:
+        return Keyset.of((str, str) if by_name else (str,), "sites", tenant_id, list(query))
+
+    def cursor(row: SiteRow) -> str:
+        return keyset().cursor((row.name, row.id) if by_name else (row.id,))
+
     shape = _shape(query)
     parameters: dict[str, Any] = {
         "viewers": view.viewers,
@@ -210,14 +216,14 @@ async def page(
         "limit": first + 1,
     }
     if after is not None:
-        *name, site_id = keyset.key(after)
+        *name, site_id = keyset().key(after)
         parameters |= {"after_id": site_id, "after_name": name[0] if name else None}
 
     async def count() -> int:
         return (await database.one(_count_statement(shape), **parameters))[0]
 
-    rows = await database.all(_page_statement(shape, continued=after is not None), **parameters)
-    return Page(rows, first=first, after=after, keyset=keyset, key=_by_name if by_name else _by_id, count=count)
+    rows = await database.all(_page_statement(shape, continued=after is not None, members=members), **parameters)
+    return Page(rows, first=first, after=after, cursor=cursor, count=count)
 
 
 # --- changes -----------------------------------------------------------------------------------------------------

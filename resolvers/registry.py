@@ -44,13 +44,13 @@ class Operation(Generic[In, Out]):
         """What it promises: the docstring of its function."""
         return inspect.getdoc(self.run) or ""
 
-    async def __call__(self, request: RequestContext, given: In) -> Out:
-        """Run it for the caller of ``request`` on a validated input.
+    async def __call__(self, request: RequestContext, given: In, members: frozenset[str] | None = None) -> Out:
+        """Run it for the caller of ``request`` on a validated input; of the rows it lists only ``members`` are read.
 
         A decision that no change has written to the audit trail (a denial, or a refusal after it) is written here, in
         a transaction of its own. Raises ApiError.
         """
-        op = Op(self.name, request.actor, request.request_id, request.services)
+        op = Op(self.name, request.actor, request.request_id, request.services, members)
         try:
             return await self.run(op, given)
         except ApiError as error:

@@ -152,7 +152,7 @@ class Query:
     ) -> Page[SiteRow]:
         """``sites.list``."""
         given = _given(tenant_id=tenant_id, first=first, after=after, filter=filter, order_by=order_by)
-        return await list_sites(info.context, list_sites.input_of(**given))
+        return await list_sites(info.context, list_sites.input_of(**given), info.members("Site"))
 
     @strawberry.field(description=list_site_tokens.description, graphql_type=Connection[SiteToken])
     async def site_tokens(
@@ -354,6 +354,6 @@ schema = strawberry.Schema(
     mutation=Mutation,
     subscription=Subscription,
     types=[Site, SiteToken, SiteAgent, ErrorCode],
-    config=StrawberryConfig(default_resolver=member, scalar_map=SCALARS),
+    config=StrawberryConfig(default_resolver=member, scalar_map=SCALARS, info_class=Info),
 )
 """The GraphQL schema, in Strawberry's terms."""

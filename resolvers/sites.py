@@ -26,7 +26,9 @@ async def list_sites(op: Op, given: ListSitesInput) -> Page[SiteRow]:
     """Lists the sites that a tenant sees: its own, those dedicated to it, and the shared ones."""
     tenant_id = given.tenant_id or op.actor.tenant_id
     view = await op.view(tenant_id)
-    return await sites.page(op.database, view, tenant_id, _query(given), first=given.first, after=given.after)
+    return await sites.page(
+        op.database, view, tenant_id, _query(given), first=given.first, after=given.after, members=op.members
+    )
 
 
 @operation("sites", "get", SiteRow)

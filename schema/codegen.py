@@ -4,7 +4,7 @@ The generated code only handles what is plain: a member that is there and has th
 writes. At anything else it hands the value, in its place, to the execution, which is graphql-core's (see `compiler`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CoroutineType
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -100,6 +100,10 @@ def _write_field(module: _Module, number: int, field: Planned) -> None:
     path = f"(p, {field.key!r}, {field.parent.name!r})"
     module.add(2, "try:")
     info = _write_read(module, number, field, path)
+    if field.direct is not None and field.direct.is_async:
+        module.add(3, f"w = pend(w, {field.key!r}, {v} := x.later({f}, {path}, {v}{info}))")
+        module.add(2, "except Exception as e:", f"    {v} = x.fail({f}, {path}, e)")
+        return
     nullable_type, nullable = unwrapped(field.definition.type)
     otherwise = f"{v} = x.complete({f}, {path}, {v}{info})"
     pending = f"if type({v}) is C: w = pend(w, {field.key!r}, {v})"
@@ -203,27 +207,36 @@ class _NotPlainError(Exception):
 class Rows(NamedTuple):
     """A comprehension over rows of one class: it answers the plain ones and leaves others out."""
 
-    answer: Callable[[list[Any]], list[Any]]
+    answer: Callable[..., list[Any]]
+    """Of the rows, and the values of each of their columns."""
     complete: bool
     """Whether every list within the rows that it was made from had an item; those without one it knows only empty."""
 
 
-def rows_function(field: Planned, rows: list[Any]) -> Rows | None:
+def rows_function(field: Planned, rows: list[Any], columns: Mapping[Any, Sequence[Any]]) -> Rows | None:
     """The comprehension for rows like these; None if their selection or class needs the object function.
 
-    Only for what can be read twice and none is the wiser, for the caller starts again if a row was left out.
+    ``columns`` are the fields that were resolved for all rows at once, with their values for these rows. Only for what
+    can be read twice and none is the wiser, for the caller starts again if a row was left out.
     """
-    writer = _Rows()
+    writer = _Rows(columns)
     try:
         clauses, value = writer.object_of(cast("GraphQLObjectType", field.object_type), field.rows_plan(), "s", rows)
     except Exception:  # noqa: BLE001 - whatever is wrong is found again, and told, by the object function
         return None
-    writer.module.add(0, "def rows(v):", f"    return [{value} for s in v {' '.join(clauses)}]")
+    names = [name for name, _ in writer.columns.values()]
+    each = f"for s, {', '.join(names)} in zip(v, {', '.join(f'{name}s' for name in names)}, strict=True)"
+    writer.module.add(
+        0,
+        f"def rows({', '.join(['v', *(f'{name}s' for name in names)])}):",
+        f"    return [{value} {each if names else 'for s in v'} {' '.join(clauses)}]",
+    )
     return Rows(writer.module.function("rows"), writer.complete)
 
 
 class _Rows:
-    def __init__(self) -> None:
+    def __init__(self, columns: Mapping[Any, Sequence[Any]]) -> None:
+        self.columns = {field: (f"c{number}", values) for number, (field, values) in enumerate(columns.items())}
         self.module = _Module()
         self.complete = True
         self._count = 0
@@ -236,7 +249,7 @@ class _Rows:
         return name
 
     def object_of(
-        self, type_: GraphQLObjectType, fields: list[Any], s: str, samples: list[Any]
+        self, type_: GraphQLObjectType, fields: list[Any], s: str, samples: Sequence[Any]
     ) -> tuple[list[str], str]:
         """The clauses that read an object in ``s``, and the expression of its answer."""
         class_ = type(samples[0]) if samples else None
@@ -255,13 +268,27 @@ class _Rows:
                 answer.append(f"{field.key!r}: {type_.name!r}")
                 continue
             name = plain_member(field.definition)
-            if name is None:
-                raise _NotPlainError
-            values = [member(sample, name) for sample in samples if type(sample) is class_]
-            more, value = self._value(field, reads[name], values)
+            if field in self.columns:
+                more, value = self._value(field, *self.columns[field])
+            elif name is None:
+                more, value = self._derived(field, s, samples)
+            else:
+                values = [member(sample, name) for sample in samples if type(sample) is class_]
+                more, value = self._value(field, reads[name], values)
             clauses += more
             answer.append(f"{field.key!r}: {value}")
         return clauses, f"{{{', '.join(answer)}}}"
+
+    def _derived(self, field: Planned, s: str, samples: Sequence[Any]) -> tuple[list[str], str]:
+        direct = field.direct
+        if direct is None or not direct.is_derived or direct.is_async or direct.info_name or field.keywords != {}:
+            raise _NotPlainError
+        function: Callable[..., Any] = direct.function
+        if not direct.takes_self or direct.source_names:
+            raise _NotPlainError
+        local = self._name()
+        clauses, value = self._value(field, local, [function(sample) for sample in samples])
+        return [f"for {local} in ({self._name(function)}({s}),)", *clauses], value
 
     def _reads(self, class_: type, fields: list[Any], s: str, reads: dict[str, str]) -> Iterator[str]:
         resolvers = {strawberry_field(f.definition).default_resolver for f in fields if plain_member(f.definition)}
@@ -280,7 +307,7 @@ class _Rows:
         else:
             yield from (f"for {local} in ({s}.{name},)" for name, local in reads.items())
 
-    def _value(self, field: Any, v: str, samples: list[Any]) -> tuple[list[str], str]:
+    def _value(self, field: Any, v: str, samples: Sequence[Any]) -> tuple[list[str], str]:
         nullable_type, nullable = unwrapped(field.definition.type)
         leaf = leaf_of(nullable_type)
         if leaf:
@@ -295,7 +322,7 @@ class _Rows:
             return self._list(field, nullable_type, v, samples)
         raise _NotPlainError
 
-    def _list(self, field: Any, type_: Any, v: str, samples: list[Any]) -> tuple[list[str], str]:
+    def _list(self, field: Any, type_: Any, v: str, samples: Sequence[Any]) -> tuple[list[str], str]:
         item_type, nullable = unwrapped(type_.of_type)
         leaf = leaf_of(item_type)
         if leaf:

@@ -10,9 +10,10 @@ is taken only with those tests.
 """
 
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from types import CoroutineType
 from typing import Any, cast
+from weakref import ref
 
 from graphql import (
     DirectiveNode,
@@ -24,6 +25,7 @@ from graphql import (
     GraphQLObjectType,
     GraphQLOutputType,
     GraphQLResolveInfo,
+    GraphQLResolveInfoHelpers,
     GraphQLSchema,
     OperationDefinitionNode,
     OperationType,
@@ -37,8 +39,8 @@ from graphql.execution.executor import Executor
 from graphql.execution.values import VariableValues, get_argument_values
 from graphql.pyutils import Path, gather_with_cancel, is_awaitable
 
-from schema.plain import Direct, PlainClasses, immutable
-from schema.plan import FieldPlan, Plan, variables_of
+from schema.plain import Direct, PlainClasses, Together, immutable, member
+from schema.plan import Column, FieldPlan, Plan, variables_of
 
 MAX_PLANS = 16
 """How many combinations of the variables of ``@skip`` and ``@include`` one operation keeps code for."""
@@ -103,6 +105,12 @@ def _only(values: VariableValues, names: tuple[str, ...]) -> VariableValues:
     )
 
 
+class _ResolveInfo(GraphQLResolveInfo[Any]):
+    """graphql-core's, and what is selected of the field."""
+
+    selected: FieldPlan
+
+
 class _Execution(Executor[None]):
     """graphql-core's executor for one request, with the generated code in the place of its inner loops."""
 
@@ -121,6 +129,7 @@ class _Execution(Executor[None]):
             default_type_resolver,
             default_field_resolver,
         )
+        self.async_helpers = _helpers(ref(self))
         self._info = (
             compiled.schema,
             compiled.fragment_definitions,
@@ -143,7 +152,9 @@ class _Execution(Executor[None]):
             path = path[0]
         name = field.nodes[0].name.value
         members = (name, field.nodes, field.definition.type, field.parent, _path(path), *self._info)
-        return tuple.__new__(GraphQLResolveInfo, members)
+        info = tuple.__new__(_ResolveInfo, members)
+        info.selected = field
+        return info
 
     def arguments(self, field: FieldPlan) -> dict[str, Any]:
         """The arguments of a field; those that nothing can change are coerced once a request."""
@@ -177,6 +188,28 @@ class _Execution(Executor[None]):
         completed = self.complete_value(type_, details, info, path, value, None)
         return self.guard(field, path, completed) if is_awaitable(completed) else completed
 
+    async def later(
+        self, field: FieldPlan, path: Any, pending: Any, info: GraphQLResolveInfo[Any] | None = None
+    ) -> Any:
+        """Complete what a direct resolver will return. Its error is handled here."""
+        try:
+            value = await pending
+            if field.is_list_of_objects and type(value) is list:
+                value = self.rows(field, path, value)
+            elif (
+                field.item_type is None
+                and (classes := field.classes) is not None
+                and (type(value) in classes or classes.admits(value))
+            ):
+                value = field.run(value, path, self)
+            else:
+                info = info or self.info(field, path)
+                value = self.complete_value(field.definition.type, field.details, info, _path(path), value, None)
+            return await value if is_awaitable(value) else value
+        except Exception as error:  # noqa: BLE001 - becomes a located error of the answer
+            self.handle_field_error(error, field.definition.type, field.details, _path(path))
+            return None
+
     def guard(self, field: FieldPlan, path: Any, pending: Any) -> Coroutine[Any, Any, Any]:
         """A coroutine of a field's value that handles its error."""
         return self._guard(field.definition.type, field.details, path, pending)
@@ -205,8 +238,39 @@ class _Execution(Executor[None]):
 
     def rows(self, field: FieldPlan, path: Any, items: list[Any]) -> Any:
         """Complete a list of objects, or a coroutine that will. Raises if a non-null item is null."""
-        answer = field.plain_rows(items) if items else []
+        if not items:
+            return []
+        columns = field.columns_of(items)
+        if columns:
+            return self._rows_with(columns, field, path, items)
+        answer = field.plain_rows(items)
         return self._each(field, path, items) if answer is None else answer
+
+    async def _rows_with(self, columns: list[Column], field: FieldPlan, path: Any, items: list[Any]) -> Any:
+        try:
+            values = [self._look_up(column, path, items) for column in columns]
+            answer = field.plain_rows(
+                items, [await values[0]] if len(values) == 1 else await gather_with_cancel(*values)
+            )
+        except Exception:  # noqa: BLE001 - told in its place, when each row's own resolver is asked
+            answer = None
+        if answer is not None:
+            return answer
+        answer = self._each(field, path, items)
+        return await answer if type(answer) is CoroutineType else answer
+
+    async def _look_up(self, column: Column, path: Any, items: list[Any]) -> Sequence[Any]:
+        """The values of one field for all items. Raises if they have to be resolved one by one."""
+        field = column.field
+        for name in column.members:
+            items = [member(item, name) for item in items]
+        if not all(class_ in column.classes or column.classes.admits(item) for class_, item in _classes(items)):
+            raise TypeError
+        direct = cast("Direct", field.direct)
+        keywords = self.keywords(field, self.info(field, path)) if field.keywords is None else field.keywords
+        if keywords is None:
+            raise TypeError
+        return await cast("Together", direct.together)(items, self.context_value, field, **keywords)
 
     def _each(self, field: FieldPlan, path: Any, items: list[Any]) -> Any:
         classes = cast("PlainClasses", field.classes)
@@ -272,6 +336,25 @@ class _Execution(Executor[None]):
     ) -> Any:
         """Objects are ours."""
         return self.plan.fields[id(field_details_list)].run_of(return_type)(result, path, self)
+
+
+def _helpers(execution: "ref[_Execution]") -> GraphQLResolveInfoHelpers:
+    """graphql-core's helpers for resolvers, but without its cycle, which would keep each request's rows until the
+    garbage collector came. The execution outlives its resolvers.
+    """
+
+    def gather(values: Sequence[Awaitable[Any]]) -> Awaitable[list[Any]]:
+        return cast("_Execution", execution()).gather_async_work(values)
+
+    def track(values: Sequence[Any]) -> None:
+        cast("_Execution", execution()).track_async_work(values)
+
+    return GraphQLResolveInfoHelpers(gather, track)
+
+
+def _classes(items: list[Any]) -> Iterable[tuple[type, Any]]:
+    """The classes of the items, each with an item of it."""
+    return {type(item): item for item in items}.items()
 
 
 def _path(path: Any) -> Any:

@@ -2,14 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import strawberry
-from strawberry.dataloader import DataLoader
 
 from models import agents, leases, site_tokens, sites
 from models.agent_auth import Agent, AgentKeyring
@@ -32,6 +31,7 @@ from models.sensitive import BearerToken
 from models.site_tokens import SiteTokenRow
 from models.sites import SiteRow
 from models.throttle import Throttle
+from schema.plain import Selected
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -52,80 +52,100 @@ class KeyedLocks:
             yield waited
 
 
-class Loader(DataLoader[K, V]):
-    """Strawberry's loader, whose results outlive whoever waits for them.
+class _Turn(Generic[K, V]):
+    """The keys that are looked up by one statement."""
 
-    Fields that ask for the same key share one future; when a null lets one of them go, the others still wait for it.
+    def __init__(self, look_up: Callable[["_Turn[K, V]"], Coroutine[Any, Any, dict[K, V]]]) -> None:
+        self.keys: list[K] = []
+        self.found = asyncio.create_task(look_up(self))
+
+
+class Loader(Generic[K, V]):
+    """Looks keys up once a request: those that are asked for in the same turn of the event loop, by one statement.
+
+    A look-up outlives whoever waits for it: when a null lets one field go, others still wait for the same key.
     """
 
-    def load(self, key: K) -> Awaitable[V]:
-        """The value of ``key``, loaded with all that are asked for in the same turn."""
-        return asyncio.shield(super().load(key))
+    def __init__(self, look_up: Callable[[list[K]], Awaitable[Sequence[V]]]) -> None:
+        """``look_up`` answers the values of unique keys, in their order."""
+        self._look_up = look_up
+        self._turns: dict[K, _Turn[K, V]] = {}
+        self._open: _Turn[K, V] | None = None
+
+    async def load(self, key: K) -> V:
+        """The value of ``key``."""
+        turn = self._turns.get(key) or self._join(key)
+        return (await asyncio.shield(turn.found))[key]
+
+    async def load_many(self, keys: Sequence[K]) -> list[V]:
+        """The values of ``keys``, in their order."""
+        turns = [self._turns.get(key) or self._join(key) for key in keys]
+        found = {turn: await asyncio.shield(turn.found) for turn in dict.fromkeys(turns)}
+        return [found[turn][key] for turn, key in zip(turns, keys, strict=True)]
+
+    def _join(self, key: K) -> _Turn[K, V]:
+        if self._open is None:
+            self._open = _Turn(self._run)
+        self._open.keys.append(key)
+        self._turns[key] = self._open
+        return self._open
+
+    async def _run(self, turn: _Turn[K, V]) -> dict[K, V]:
+        await asyncio.sleep(0)  # whoever is due in this turn asks before the statement goes off
+        self._open = None
+        return dict(zip(turn.keys, await self._look_up(turn.keys), strict=True))
 
 
 class Loaders:
-    """What one request looks up for many rows at once: one statement for a list, not one a row."""
+    """What one request looks up for many rows at once: one statement for a list, not one a row.
+
+    What looks up knows the caller and the database, not this object: a cycle would keep every row of every answer until
+    the garbage collector came.
+    """
 
     def __init__(self, actor: Actor, database: Database) -> None:
         self._actor = actor
         self._database = database
-        self._tokens: dict[int, Loader[tuple[str, str], Page[SiteTokenRow]]] = {}
+        self._tokens: dict[tuple[int, frozenset[str] | None], Loader[SiteKey, Page[SiteTokenRow]]] = {}
         self._agents: dict[int, Loader[tuple[str, str], Page[AgentRow]]] = {}
         self._terms: dict[int, Loader[SiteKey, list[TermRow]]] = {}
-        self.site = Loader(self._load_sites)
-        self.token = Loader(self._load_tokens)
-        self.agent = Loader(self._load_agents)
-        self.lease: Loader[SiteKey, LeaseRow] = Loader(self._load_leases)
+        self.site: Loader[str, SiteRow | None] = Loader(
+            lambda ids: _in_order(ids, sites.find_many(database, widest_view(actor), ids))
+        )
+        self.token: Loader[str, SiteTokenRow | None] = Loader(
+            lambda ids: _in_order(ids, site_tokens.find_many(database, ids))
+        )
+        self.agent: Loader[str, AgentRow | None] = Loader(lambda ids: _in_order(ids, agents.find_many(database, ids)))
+        self.lease: Loader[SiteKey, LeaseRow] = Loader(lambda keys: leases.find_many(database, keys))
 
-    def newest_tokens(self, first: int) -> Loader[tuple[str, str], Page[SiteTokenRow]]:
-        """The newest ``first`` tokens of sites ``(tenant id, site id)`` that the caller sees."""
-        loader = self._tokens.get(first)
-        if loader is None:
-
-            async def load(keys: list[tuple[str, str]]) -> list[Page[SiteTokenRow]]:
-                view = widest_view(self._actor)
-                return await site_tokens.first_pages(self._database, view, keys, first=first)
-
-            loader = self._tokens[first] = Loader(load)
-        return loader
+    def newest_tokens(self, first: int, members: frozenset[str] | None = None) -> Loader[SiteKey, Page[SiteTokenRow]]:
+        """The newest ``first`` tokens of sites ``(tenant id, site id)`` that the caller sees, with these members."""
+        actor, database, key = self._actor, self._database, (first, members)
+        return self._tokens.get(key) or self._tokens.setdefault(
+            key,
+            Loader(
+                lambda keys: site_tokens.first_pages(database, widest_view(actor), keys, first=first, members=members)
+            ),
+        )
 
     def newest_agents(self, first: int) -> Loader[tuple[str, str], Page[AgentRow]]:
         """The newest ``first`` agents of tokens ``(tenant id, token id)`` that the caller sees."""
-        loader = self._agents.get(first)
-        if loader is None:
-
-            async def load(keys: list[tuple[str, str]]) -> list[Page[AgentRow]]:
-                view = widest_view(self._actor)
-                return await agents.first_pages(self._database, view, keys, first=first)
-
-            loader = self._agents[first] = Loader(load)
-        return loader
+        actor, database = self._actor, self._database
+        return self._agents.get(first) or self._agents.setdefault(
+            first, Loader(lambda keys: agents.first_pages(database, widest_view(actor), keys, first=first))
+        )
 
     def newest_terms(self, first: int) -> Loader[SiteKey, list[TermRow]]:
         """The newest ``first`` ended boot leases of sites that the caller sees."""
-        loader = self._terms.get(first)
-        if loader is None:
+        database = self._database
+        return self._terms.get(first) or self._terms.setdefault(
+            first, Loader(lambda keys: leases.histories(database, keys, first=first))
+        )
 
-            async def load(keys: list[SiteKey]) -> list[list[TermRow]]:
-                return await leases.histories(self._database, keys, first=first)
 
-            loader = self._terms[first] = Loader(load)
-        return loader
-
-    async def _load_leases(self, keys: list[SiteKey]) -> list[LeaseRow]:
-        return await leases.find_many(self._database, keys)
-
-    async def _load_agents(self, ids: list[str]) -> list[AgentRow | None]:
-        found = await agents.find_many(self._database, ids)
-        return [found.get(agent_id) for agent_id in ids]
-
-    async def _load_tokens(self, ids: list[str]) -> list[SiteTokenRow | None]:
-        found = await site_tokens.find_many(self._database, ids)
-        return [found.get(token_id) for token_id in ids]
-
-    async def _load_sites(self, ids: list[str]) -> list[SiteRow | None]:
-        found = await sites.find_many(self._database, widest_view(self._actor), ids)
-        return [found.get(site_id) for site_id in ids]
+async def _in_order(ids: Sequence[str], finding: Awaitable[dict[str, V]]) -> list[V | None]:
+    found = await finding
+    return [found.get(id_) for id_ in ids]
 
 
 class Services(NamedTuple):
@@ -217,7 +237,13 @@ class RequestContext:
         return self._loaders
 
 
-Info: TypeAlias = strawberry.Info[RequestContext, None]
+class Info(strawberry.Info[RequestContext, None]):
+    """What resolvers get of a request."""
+
+    def members(self, type_name: str) -> frozenset[str] | None:
+        """The members that are selected within the field of objects of that type; None: any may be read."""
+        selected: Selected | None = getattr(self._raw_info, "selected", None)
+        return None if selected is None else selected.members(type_name)
 
 
 @dataclass(slots=True)
@@ -228,6 +254,8 @@ class Op:
     actor: Actor
     request_id: str
     services: Services
+    members: frozenset[str] | None = field(default=None)
+    """The members that are asked for of the rows it lists; None: all."""
     decided: Audit | None = field(default=None)
     """The last decision that no audit row tells of yet."""
 

@@ -1,11 +1,12 @@
 """What is plain, and so needs none of graphql-core's care: members of rows, values of leaf types, resolvers' calls."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from enum import Enum
+from functools import cached_property
 from types import FunctionType, MemberDescriptorType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from graphql import (
     GraphQLBoolean,
@@ -21,7 +22,9 @@ from graphql import (
     GraphQLString,
 )
 from graphql.pyutils import Undefined, is_awaitable
+from strawberry import ID
 from strawberry.types.arguments import convert_arguments
+from strawberry.types.base import StrawberryOptional
 from strawberry.types.field import StrawberryField
 
 from schema.scalars import format_datetime
@@ -126,7 +129,11 @@ class PlainClasses(set[type]):
         return True
 
 
-_DESCRIPTORS = (MemberDescriptorType, type(NamedTuple("_Probe", [("x", int)]).x))  # type: ignore[attr-defined]
+_DESCRIPTORS = (
+    MemberDescriptorType,
+    type(NamedTuple("_Probe", [("x", int)]).x),  # type: ignore[attr-defined]
+    cached_property,
+)
 
 
 def readable_twice(class_: type, name: str) -> bool:
@@ -158,6 +165,43 @@ def plain_member(definition: GraphQLField) -> str | None:
     return name if name.isidentifier() else None
 
 
+class Selected(Protocol):
+    """What is selected of a field, however deep."""
+
+    def members(self, type_name: str) -> frozenset[str] | None:
+        """The members that are selected of objects of that type; None if more of them is read than members."""
+
+
+Together = Callable[..., Awaitable[Sequence[Any]]]
+"""``look_up(rows, context, selected, **arguments)`` resolves one field for many rows: a value for each, in their order.
+
+It only looks things up: of its rows by nothing but their keys, and of rows in the values only what is selected. If any
+row is to be treated otherwise, or fails, it raises whatever it likes: then every row's own resolver is asked.
+``arguments`` are the resolver's own.
+"""
+
+Resolver = TypeVar("Resolver", bound=Callable[..., Any])
+
+
+def together(look_up: Together) -> Callable[[Resolver], Resolver]:
+    """Say how a field without side effects is resolved for all rows of a list at once.
+
+    The resolver so marked, for one row, answers the same; it is asked where rows are not plain, or one fails.
+    """
+
+    def mark(resolver: Resolver) -> Resolver:
+        resolver.together = look_up  # type: ignore[attr-defined]
+        return resolver
+
+    return mark
+
+
+def derived(resolver: Resolver) -> Resolver:
+    """Say that a resolver's value follows from its source alone, so that it may be asked for twice."""
+    resolver.derived = True  # type: ignore[attr-defined]
+    return resolver
+
+
 class Direct(NamedTuple):
     """A resolver that can be called without Strawberry's wrapper, which converts arguments anew at each call."""
 
@@ -170,6 +214,10 @@ class Direct(NamedTuple):
     field: StrawberryField
     convert: Callable[[dict[str, Any], Any], dict[str, Any]]
     """Makes the resolver's keyword arguments of the field's arguments and the resolve info."""
+    is_async: bool
+    together: Together | None
+    """How it is resolved for many rows at once."""
+    is_derived: bool
 
 
 def direct_resolver(schema: GraphQLSchema, definition: GraphQLField) -> Direct | None:
@@ -186,7 +234,15 @@ def direct_resolver(schema: GraphQLSchema, definition: GraphQLField) -> Direct |
     named = [parameter for parameter in (resolver.parent_parameter, resolver.root_parameter) if parameter]
     registry, config = owner.schema_converter.scalar_registry, owner.config
 
+    leaves = {
+        config.name_converter.from_argument(argument): argument.python_name
+        for argument in field.arguments
+        if _is_untouched(argument.type)
+    }
+
     def convert(arguments: dict[str, Any], info: Any) -> dict[str, Any]:
+        if arguments.keys() <= leaves.keys():
+            return {leaves[name]: value for name, value in arguments.items()}
         return convert_arguments(arguments, field.arguments, registry, config, info)
 
     return Direct(
@@ -197,7 +253,17 @@ def direct_resolver(schema: GraphQLSchema, definition: GraphQLField) -> Direct |
         config.info_class,
         field,
         convert,
+        field.is_async,
+        getattr(resolver.wrapped_func, "together", None),
+        hasattr(resolver.wrapped_func, "derived"),
     )
+
+
+def _is_untouched(type_: Any) -> bool:
+    """Whether Strawberry's conversion leaves the argument's values as graphql-core coerced them."""
+    while isinstance(type_, StrawberryOptional):
+        type_ = type_.of_type
+    return type_ in {str, int, float, bool, ID}
 
 
 def _name_of(function: Any) -> str:

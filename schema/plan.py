@@ -1,10 +1,12 @@
 """The fields that an operation selects, merged as graphql-core merges them, each with the code for what it selects."""
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, cast
 
 from graphql import (
     FieldNode,
+    GraphQLError,
     GraphQLField,
     GraphQLList,
     GraphQLObjectType,
@@ -14,6 +16,8 @@ from graphql import (
     OperationType,
     VariableNode,
     Visitor,
+    get_named_type,
+    is_leaf_type,
     visit,
 )
 from graphql.execution.collect_fields import (
@@ -79,6 +83,16 @@ class Plan:
         return planned
 
 
+class Column(NamedTuple):
+    """A field that is resolved for all rows of a list at once."""
+
+    members: tuple[str, ...]
+    """The members that lead from a row to the field's source."""
+    classes: PlainClasses
+    """Of the source."""
+    field: "FieldPlan"
+
+
 class FieldPlan:
     """A field of an object's selection, and the code for what it selects in turn, made when first needed."""
 
@@ -101,6 +115,10 @@ class FieldPlan:
         self.keywords = _constant_keywords(self.direct, self.arguments)
         self.object_type, self.item_type = _object_and_item(definition.type)
         self.classes = PlainClasses(self.object_type) if self.object_type else None
+        nullable, _ = unwrapped(definition.type)
+        self.is_list_of_objects = (
+            isinstance(nullable, GraphQLList) and unwrapped(nullable.of_type)[0] is self.object_type
+        )
         self.run: Run = self._first_run
         """Answers a value of ``object_type``."""
         self._plan = plan
@@ -108,6 +126,7 @@ class FieldPlan:
         self._runs: dict[GraphQLObjectType, Run] = {}
         self._rows: dict[type, Rows | None] = {}
         self._looks = 0
+        self._members: dict[str, frozenset[str] | None] = {}
 
     def run_of(self, type_: GraphQLObjectType) -> Run:
         """The code for an object of that type. Raises GraphQLError if a condition of its selection is null."""
@@ -120,20 +139,39 @@ class FieldPlan:
         """The fields of ``object_type`` that are selected. Raises GraphQLError if a condition is null."""
         return self._fields(cast("GraphQLObjectType", self.object_type))
 
-    def plain_rows(self, rows: list[Any]) -> list[Any] | None:
-        """The answer for a list whose rows are all plain; None if one is not."""
+    def members(self, type_name: str) -> frozenset[str] | None:
+        """The members that are selected of objects of that type within; None if more of them is read than members."""
+        if type_name not in self._members:
+            found = set(_members_of(type_name, self))
+            self._members[type_name] = None if None in found else frozenset(cast("set[str]", found))
+        return self._members[type_name]
+
+    def columns_of(self, rows: list[Any]) -> list[Column]:
+        """The fields that are resolved for all these rows at once; none where the rows are known not to be plain."""
+        return [] if self._rows.get(type(rows[0]), self) is None else self._columns
+
+    @cached_property
+    def _columns(self) -> list[Column]:
+        try:
+            return list(_columns_of(cast("GraphQLObjectType", self.object_type), self.rows_plan(), ()))
+        except GraphQLError:  # a condition is null: told by the object function
+            return []
+
+    def plain_rows(self, rows: list[Any], values: Sequence[Sequence[Any]] = ()) -> list[Any] | None:
+        """The answer for a list whose rows are all plain; None if one is not. ``values`` are those of its columns."""
         class_ = type(rows[0])
-        made = self._rows[class_] if class_ in self._rows else self._look(rows)
-        answer = _plain(made, rows)
+        made = self._rows[class_] if class_ in self._rows else self._look(rows, values)
+        answer = _plain(made, rows, values)
         if answer is None and made is not None and not made.complete:
-            answer = _plain(self._look(rows), rows)
+            answer = _plain(self._look(rows, values), rows, values)
         return answer
 
-    def _look(self, rows: list[Any]) -> Rows | None:
+    def _look(self, rows: list[Any], values: Sequence[Sequence[Any]]) -> Rows | None:
         if self._looks == MAX_LOOKS:
             return None
         self._looks += 1
-        made = self._rows[type(rows[0])] = rows_function(self, rows)
+        columns = dict(zip([column.field for column in self._columns], values, strict=True))
+        made = self._rows[type(rows[0])] = rows_function(self, rows, columns)
         return made
 
     def _fields(self, type_: GraphQLObjectType) -> "list[FieldPlan]":
@@ -147,11 +185,34 @@ class FieldPlan:
         return self.run(source, path, execution)
 
 
-def _plain(made: Rows | None, rows: list[Any]) -> list[Any] | None:
+def _columns_of(type_: GraphQLObjectType, fields: list[FieldPlan], members: tuple[str, ...]) -> Iterator[Column]:
+    for field in fields:
+        name = plain_member(field.definition)
+        nullable_type, _ = unwrapped(field.definition.type)
+        if field.direct is not None and field.direct.together is not None:
+            yield Column(members, PlainClasses(type_), field)
+        elif name is not None and isinstance(nullable_type, GraphQLObjectType):
+            yield from _columns_of(nullable_type, field.rows_plan(), (*members, name))
+
+
+def _members_of(type_name: str, field: FieldPlan) -> Iterator[str | None]:
+    """The members, and a None for whatever else may read one."""
+    if field.object_type is None:
+        if not is_leaf_type(get_named_type(field.definition.type)):
+            yield None
+        return
+    for selected in field.rows_plan():
+        looked_up = selected.direct is not None and selected.direct.together is not None
+        if field.object_type.name == type_name and not looked_up and selected.nodes[0].name.value != "__typename":
+            yield plain_member(selected.definition)
+        yield from _members_of(type_name, selected)
+
+
+def _plain(made: Rows | None, rows: list[Any], values: Sequence[Sequence[Any]]) -> list[Any] | None:
     if made is None:
         return None
     try:
-        answer = made.answer(rows)
+        answer = made.answer(rows, *values)
     except Exception:  # noqa: BLE001 - a missing member: told in its place, when the rows are read again
         return None
     return answer if len(answer) == len(rows) else None

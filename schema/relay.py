@@ -6,6 +6,7 @@ import strawberry
 
 from models.pages import Edge as PageEdge
 from models.pages import Page
+from schema.plain import derived
 
 T = TypeVar("T")
 
@@ -34,9 +35,10 @@ class Edge(Generic[T]):
     node: T = strawberry.field(description="The item.")
 
     @strawberry.field(description="Where the item stands in this list; opaque, bound to its filter and order.")
+    @derived
     def cursor(self: PageEdge) -> str:
         """The row's cursor."""
-        return self.page.cursor(self.node)
+        return self.cursor_of(self.node)
 
 
 @strawberry.type(description="A page of a list.")
@@ -47,6 +49,7 @@ class Connection(Generic[T]):
     nodes: list[T] = strawberry.field(description="The items.")
 
     @strawberry.field(description="Where the page stands in the list.", graphql_type=PageInfo)
+    @derived
     def page_info(self: Page[T]) -> Page[T]:
         """The page tells it itself."""
         return self

@@ -1,5 +1,6 @@
 """Sites: the type, its inputs and payloads."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, ClassVar
 
@@ -12,7 +13,7 @@ from models.pages import Page, empty_page
 from models.projection import view_of
 from models.site_tokens import SiteTokenQuery, SiteTokenRow
 from models.sites import DEFAULT_BOOT_LEASE_TTL_SECONDS, SiteRow
-from schema.context import Info
+from schema.context import Info, RequestContext
 from schema.enums import SiteKind, SiteSort, SortDirection
 from schema.inputs import (
     DEFAULT_FIRST,
@@ -29,7 +30,7 @@ from schema.inputs import (
     check_page,
 )
 from schema.leases import BootLease
-from schema.plain import InstancesOf
+from schema.plain import InstancesOf, Selected, together
 from schema.relay import Connection, Node
 from schema.site_tokens import SiteToken
 
@@ -44,6 +45,27 @@ class Label:
 
     key: str = strawberry.field(description="The key, unique on its site.")
     value: str = strawberry.field(description="The value.")
+
+
+async def _newest_tokens(
+    rows: Sequence[SiteRow],
+    context: RequestContext,
+    selected: Selected,
+    first: int | None = DEFAULT_FIRST,
+    after: str | None = None,
+) -> Sequence[Page[SiteTokenRow]]:
+    bounds = check_page(first, after)
+    if bounds.after is not None:
+        raise LookupError("a cursor is of one list")
+    seen = {tenant_id for tenant_id in {row.tenant_id for row in rows} if view_of(context.actor, tenant_id) is not None}
+    keys = [(row.tenant_id, row.id) for row in rows if row.tenant_id in seen]
+    loader = context.loaders.newest_tokens(bounds.first, selected.members("SiteToken"))
+    pages = iter(await loader.load_many(keys))
+    return [next(pages) if row.tenant_id in seen else empty_page() for row in rows]
+
+
+async def _boot_leases(rows: Sequence[SiteRow], context: RequestContext, _selected: Selected) -> Sequence[LeaseRow]:
+    return await context.loaders.lease.load_many([(row.tenant_id, row.id) for row in rows])
 
 
 @strawberry.type(description="A boot and failure domain: every pool and node belongs to one site.")
@@ -68,6 +90,7 @@ class Site(Node):
         description="The site's tokens, newest first. They are its owner's: to others the list is empty.",
         graphql_type=Connection[SiteToken],
     )
+    @together(_newest_tokens)
     async def site_tokens(
         self: SiteRow,
         info: Info,
@@ -90,6 +113,7 @@ class Site(Node):
         )
 
     @strawberry.field(description="Who may boot its machines, now and before.", graphql_type=BootLease)
+    @together(_boot_leases)
     async def boot_lease(self: SiteRow, info: Info) -> LeaseRow:
         """One statement for all sites of a page."""
         return await info.context.loaders.lease.load((self.tenant_id, self.id))

@@ -17,7 +17,7 @@ from strawberry.dataloader import DataLoader
 from strawberry.scalars import JSON
 from strawberry.schema.config import StrawberryConfig
 
-from schema.plain import InstancesOf, member
+from schema.plain import InstancesOf, derived, member, together
 from schema.scalars import SCALARS
 from tests.graphql_fakes import Later, Many, odd
 
@@ -102,7 +102,16 @@ class EdgeRow(NamedTuple):
     """A row of a page."""
 
     node: Any
-    page: PageRow
+    page: "PageRow | JoinedRow"
+
+
+class JoinedRow(NamedTuple):
+    """A page whose members are there."""
+
+    edges: Any
+    nodes: Any
+    first_name: Any
+    rows: Any
 
 
 class World:
@@ -115,11 +124,21 @@ class World:
         self.people = [self._person() for _ in range(3)]
         self.things = [self._thing() for _ in range(4)]
         self.loads: list[int] = []
+        self.joins: list[int] = []
         self.loader: DataLoader[int, Any] = DataLoader(self._load)
 
     async def _load(self, keys: list[int]) -> list[Any]:
         self.loads.append(len(keys))
         return [self.people[key % 3] for key in keys]
+
+    def joined(self, row: "ThingRow", first: int) -> JoinedRow:
+        """The page of a thing. Raises at some places."""
+        random = self.choice("joined", repr(row.id), first)
+        if random.random() < self.oddity:
+            raise LookupError("joined")
+        rows = self.things[:first]
+        page = JoinedRow(None, rows, "first", rows)
+        return page._replace(edges=self.odd([EdgeRow(row, page) for row in rows], random))
 
     def choice(self, *key: Any) -> Random:
         """The same choices for the same place."""
@@ -231,6 +250,24 @@ class Pick:
     words: list[str] = strawberry.field(default_factory=list)
 
 
+async def _joined(rows: Any, context: World, selected: Any, first: int = 2) -> Any:
+    context.joins.append(len(rows))
+    await asyncio.sleep(0)
+    pages = [context.joined(row, first) for row in rows]
+    members = selected.members("Thing")
+    if members is None:
+        return pages
+    nothing = {name: None for name in ThingRow._fields if name not in members | {"id"}}
+    return [page if page.edges is None else _pruned(page, nothing) for page in pages]
+
+
+def _pruned(page: JoinedRow, nothing: dict[str, None]) -> JoinedRow:
+    """The page, without those members of its things that were not asked for."""
+    if type(page.edges) is not list or not all(type(edge.node) is ThingRow for edge in page.edges):
+        raise TypeError("one by one")
+    return page._replace(edges=[edge._replace(node=edge.node._replace(**nothing)) for edge in page.edges])
+
+
 @strawberry.type
 class Thing(Node, Named):
     """Its class is checked once for all."""
@@ -255,6 +292,7 @@ class Thing(Node, Named):
     mates: list[Person] | None
 
     @strawberry.field
+    @derived
     def shout(self: ThingRow) -> str:
         """Of its source alone."""
         return self.name.upper()  # type: ignore[no-any-return]
@@ -269,6 +307,13 @@ class Thing(Node, Named):
     async def loaded(self: ThingRow, info: Info) -> Person:
         """Batched over the things of a list."""
         return await info.context.loader.load(len(str(self.name)))  # type: ignore[no-any-return]
+
+    @strawberry.field
+    @together(_joined)
+    async def joined(self: ThingRow, info: Info, first: int = 2) -> "Page":
+        """A page, looked up for all things of a list at once."""
+        await asyncio.sleep(0)
+        return info.context.joined(self, first)  # type: ignore[return-value]
 
     @strawberry.field
     def risky(self: ThingRow, info: Info, words: list[str] | None = None) -> str:
@@ -307,6 +352,7 @@ class Edge:
     node: Thing
 
     @strawberry.field
+    @derived
     def cursor(self: EdgeRow) -> str:
         """Of the row and its page."""
         return f"{self.node.id}/{len(self.page.rows)}"
@@ -327,6 +373,7 @@ class Page:
         return len(self.rows)
 
     @strawberry.field(graphql_type="Page")
+    @derived
     def itself(self: PageRow) -> Any:
         """The page again."""
         return self

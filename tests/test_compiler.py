@@ -1,14 +1,15 @@
 """The compiled executor answers what graphql-core answers, and does so by code of its own."""
 
 import asyncio
+import gc
 import sys
 from collections.abc import Callable
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 import strawberry
-from graphql import ExecutionResult, build_schema, get_variable_values, parse, validate
+from graphql import ExecutionResult, build_schema, execute, get_variable_values, parse, validate
 from hypothesis import HealthCheck, given, settings
 from strawberry.schema.config import StrawberryConfig
 
@@ -130,6 +131,46 @@ async def test_batches_over_a_list_and_its_siblings() -> None:
     result = await run(compiled("{ a: things { loaded { id } } b: things { loaded { name } } }"), world)
     assert result.errors is None
     assert world.loads == [1], "the loader drops what it was asked for twice, and loads once"
+
+
+@pytest.mark.anyio
+async def test_a_field_is_looked_up_for_all_rows_at_once() -> None:
+    world = plain_world()
+    operation = compiled(
+        "{ page(first: 4) { edges { cursor node { joined(first: 3) { edges { node { id rank } } } } } } }"
+    )
+    for _ in range(2):
+        result = await run(operation, world)
+        assert result.errors is None
+    assert world.joins == [4, 4]
+    pages = [edge["node"]["joined"]["edges"] for edge in result.data["page"]["edges"]]  # type: ignore[index]
+    assert pages == [[{"node": {"id": row.id, "rank": row.rank}} for row in world.things[:3]]] * 4
+
+
+@pytest.mark.anyio
+async def test_rows_are_resolved_one_by_one_where_all_at_once_fails() -> None:
+    world = next(world for world in map(World, range(1, 1000)) if world.oddity == 0.1)
+    document = "{ things(pick: {first: 4}) { joined { firstName } } }"
+    result = await run(compiled(document), world)
+    expected = await cast("Any", execute(schema, parse(document), context_value=world))
+    assert result.errors, "the choice of the world"
+    assert (result.data, len(result.errors)) == (expected.data, len(expected.errors))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("document", ["{ page { edges { node { id joined { total } } } } }", "{ strict now }"])
+async def test_leaves_nothing_to_the_garbage_collector(document: str) -> None:
+    """A cycle in each answer would keep its rows until the collector comes."""
+    operation, world = compiled(document), plain_world()
+    await run(operation, world)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            await run(operation, world)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_a_synchronous_operation_never_waits() -> None:
