@@ -1,6 +1,7 @@
 """An OIDC issuer of the tests' own: it publishes keys on a real socket and signs what it is told to."""
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
@@ -52,22 +53,19 @@ class Provider:
         )
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request, one answer."""
-        path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
-        self.asked.append(path)
-        documents: dict[str, Any] = {
-            "/.well-known/openid-configuration": {"issuer": self.url, "jwks_uri": f"{self.url}/keys"} | self.more,
-            "/keys": {"keys": self.published},
-        }
-        status = "503 Down" if self.down else "200 OK" if path in documents else "404 Not Found"
-        body = json.dumps(documents.get(path, {})).encode()
-        writer.write(
-            f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-            "connection: close\r\n\r\n".encode()
-            + body
-        )
-        await writer.drain()
-        writer.close()
+        """One request, one answer; the client may be gone before either."""
+        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
+            self.asked.append(path)
+            documents: dict[str, Any] = {
+                "/.well-known/openid-configuration": {"issuer": self.url, "jwks_uri": f"{self.url}/keys"} | self.more,
+                "/keys": {"keys": self.published},
+            }
+            status = "503 Down" if self.down else "200 OK" if path in documents else "404 Not Found"
+            body = json.dumps(documents.get(path, {})).encode()
+            head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            writer.write(f"{head}connection: close\r\n\r\n".encode() + body)
+            await writer.drain()
 
 
 @asynccontextmanager

@@ -125,8 +125,11 @@ async def test_somebody_unknown_is_told_what_to_ask_for(browser: Browser, databa
         await login.enter()
 
 
-async def test_a_token_is_renewed_and_the_page_stays_live(browser: Browser, database_url: str, tmp_path: Path) -> None:
+async def test_a_token_is_renewed_and_the_page_stays_live(
+    browser: Browser, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Past the first token's end there is a second, by which the page goes on and hears of changes."""
+    monkeypatch.setattr(oidc, "LEEWAY_SECONDS", 0)
     async with at_the_door(browser, database_url, tmp_path, seconds=4) as login:
         world, began = login.visit.world, time.monotonic()
         await login.enter()
@@ -137,6 +140,8 @@ async def test_a_token_is_renewed_and_the_page_stays_live(browser: Browser, data
         assert (await world.post("acme-admin", "sites/update", renamed)).status_code == 200
         await expect(login.page.get_by_role("link", name="Acme Bonn")).to_be_visible()
         assert len({token["access_token"] for token in login.tokens}) == len(login.tokens)
+        for token in login.tokens:
+            assert set(await traces(login.page, token["access_token"])) <= {"heap"}
 
 
 async def test_an_expired_token_leads_back_and_is_told(
