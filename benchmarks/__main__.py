@@ -183,7 +183,8 @@ def process(command: list[str], port: int, environment: dict[str, str]) -> Itera
             running.terminate()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -203,7 +204,7 @@ def staged(folder: Path) -> Iterator[Stage]:
         }
 
         def start(command: list[str], **more: str) -> str:
-            port = _free_port()
+            port = free_port()
             return stack.enter_context(process([part.format(port=port) for part in command], port, environment | more))
 
         python = sys.executable
