@@ -1,6 +1,7 @@
 """The composition root: what a running server is made of, its routes, and its background tasks."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import structlog
-from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Gauge, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware.gzip import GZipMiddleware
@@ -57,7 +59,7 @@ SWEEP_SECONDS = 1.0
 BROKER_POOL_SIZE = 2
 """Hand-overs are rare; those beyond it wait."""
 
-BACKLOG = Gauge("bc_outbox_backlog", "Committed events that wait for delivery.")
+BACKLOG = Gauge("bc_outbox_backlog", "Committed events that wait for delivery.", multiprocess_mode="mostrecent")
 
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; worker-src 'self'; "
@@ -352,7 +354,11 @@ def _metrics(database: Database) -> Handler:
             BACKLOG.set(await journal.backlog(database))
         except OUT_OF_REACH:
             BACKLOG.set(float("nan"))
-        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+        registry = REGISTRY
+        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:  # one of several workers answers for all
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return metrics
 

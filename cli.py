@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -144,18 +145,46 @@ def _first_request(address: str, credentials: Path) -> str:
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on (BC_HOST).")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on (BC_PORT).")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that share port and pool (BC_WORKERS).")] = None,
 ) -> None:
     """Run the server for production against BC_DATABASE_URL. It creates nothing: see `bcd migrate` and `bcd init`."""
     import structlog
 
     _exit_on_sigterm()
-    settings = Settings.read(host=host, port=port)
+    settings = Settings.read(host=host, port=port, workers=workers)
+    if settings.workers > 1:
+        _serve_by_workers(settings)
     listening = _bind(settings)
 
     def announce() -> None:
         structlog.get_logger("cli").info("serving", host=settings.host, port=listening.getsockname()[1])
 
     _run(_serve(settings, listening, announce))
+
+
+def _serve_by_workers(settings: Settings) -> NoReturn:
+    import structlog
+
+    if settings.database_pool_size < 2 * settings.workers:
+        raise SettingsError("BC_WORKERS: each needs two connections of BC_DATABASE_POOL_SIZE")
+    with tempfile.TemporaryDirectory(prefix="bc-metrics-") as folder:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read when prometheus_client is imported
+        import logs
+        import workers
+        from app import open_services
+
+        logs.configure(settings)
+        asyncio.run(open_services(settings))  # says what is missing once, not once a worker; it connects to nothing
+        listening = _bind(settings)
+        share = settings.model_copy(update={"database_pool_size": settings.database_pool_size // settings.workers})
+
+        def announce() -> None:
+            address = {"host": settings.host, "port": listening.getsockname()[1]}
+            structlog.get_logger("cli").info("serving", **address, worker=os.getpid())
+
+        gc.freeze()  # what is imported stays shared with every worker: the collector would write to it
+        code = workers.run(settings.workers, lambda: _run(_serve(share, listening, announce)))
+    raise SystemExit(code)
 
 
 async def _serve(settings: Settings, listening: socket.socket, announce: Callable[[], None]) -> None:

@@ -41,7 +41,9 @@ class Settings(BaseSettings):
         repr=False,
         description="Login that owns the tables, for `bcd migrate` and `bcd init`; else `BC_DATABASE_URL`.",
     )
-    database_pool_size: int = Field(10, ge=2, le=500, description="Connections of one server process at most.")
+    database_pool_size: int = Field(
+        10, ge=2, le=500, description="Connections of `bcd serve` at most, over all its workers; each needs two."
+    )
     database_timeout_seconds: float = Field(
         4.0, gt=0, le=60, description="Longest wait for a connection or a statement; then UNAVAILABLE."
     )
@@ -56,6 +58,7 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    workers: int = Field(1, ge=1, le=64, description="Server processes that share the port and the pool.")
     console_dir: Path = Field(
         Path(__file__).parent / "console" / "dist", description="Folder of the built console and GraphiQL."
     )

@@ -1,7 +1,8 @@
 """``make bench``: requests per second of this server over those of its peers, in pairs run in turn.
 
 An absolute time means nothing on a shared machine, so nothing here is one: each figure is the median of the ratios of
-pairs (A B A B), and ``mint/hash`` is a cost, so smaller is better there. Answers are compared before anything is timed.
+pairs (A B A B). Those over ``hash`` and ``idle`` are costs: smaller is better there. Answers are compared before
+anything is timed.
 """
 
 import argparse
@@ -14,20 +15,26 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 from argon2 import PasswordHasher
 from rich.console import Console
 from rich.table import Table
 
+from agent.keys import AgentKeys
+from benchmarks import agents
 from models import bootstrap, keyfiles, migrate, sites
 from models.db import Database
 from models.embedded import EmbeddedPostgres
+
+T = TypeVar("T")
 
 HERE = Path(__file__).parent
 CONNECTIONS = 8
@@ -43,12 +50,31 @@ NESTED = (
 )
 
 
+MAX_PER_SECOND = 8000
+"""More requests than a server takes of those that are good for one use."""
+
+LUA_TURNS = """
+local turns, turn = {}, 0
+for line in io.lines("%s") do
+  local authorization, body = line:match("^(.-)\t(.*)$")
+  turns[#turns + 1] = { authorization, body }
+end
+request = function()
+  turn = turn %% #turns + 1
+  wrk.headers["authorization"] = turns[turn][1]
+  return wrk.format(nil, nil, nil, turns[turn][2])
+end
+"""
+
+
 class Load(NamedTuple):
-    """One request, as wrk sends it again and again."""
+    """One request, as wrk sends it again and again; or, where each is good for one use, many in turn."""
 
     url: str
     body: Any
     headers: dict[str, str]
+    turns: Callable[[int], list[tuple[str, str]]] | None = None
+    """Makes so many pairs of authorization and body."""
 
 
 class Pair(NamedTuple):
@@ -70,13 +96,22 @@ class Stage(NamedTuple):
     raw: str
     mercurius: str
     site_id: str
+    site_ids: list[str]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Those of this server's callers."""
+        return {"authorization": f"Bearer {self.key}", "content-type": "application/json"}
 
 
 def wrk(load: Load, seconds: int, folder: Path) -> float:
     """Requests per second under ``load``. Raises RuntimeError if any answer was not a success."""
     script = folder / "load.lua"
-    lines = ['wrk.method = "POST"', f"wrk.body = {_lua(json.dumps(load.body))}"]
-    lines += [f"wrk.headers[ {_lua(name)} ] = {_lua(value)}" for name, value in load.headers.items()]
+    lines = _lines(load)
+    if load.turns is not None:
+        turns = folder / "turns.txt"
+        turns.write_text("".join(f"{auth}\t{body}\n" for auth, body in load.turns(MAX_PER_SECOND * seconds)))
+        lines.append(LUA_TURNS % turns)
     script.write_text("\n".join(lines))
     command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "-s", str(script), load.url]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -88,18 +123,40 @@ def wrk(load: Load, seconds: int, folder: Path) -> float:
     return float(found[1])
 
 
+def p99_milliseconds(load: Load, seconds: int, folder: Path) -> float:
+    """The 99th percentile of the time that one connection waits for its answers."""
+    script = folder / "load.lua"
+    script.write_text("\n".join(_lines(load)))
+    command = ["wrk", "-t1", "-c1", f"-d{seconds}s", "--latency", "-s", str(script), load.url]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"99%\s+([0-9.]+)(us|ms|s)", printed)
+    if found is None:
+        raise RuntimeError(f"wrk said nothing of use:\n{printed}")
+    return float(found[1]) * {"us": 0.001, "ms": 1, "s": 1000}[found[2]]
+
+
+def _lines(load: Load) -> list[str]:
+    lines = ['wrk.method = "POST"', f"wrk.body = {_lua(json.dumps(load.body))}"]
+    return lines + [f"wrk.headers[ {_lua(name)} ] = {_lua(value)}" for name, value in load.headers.items()]
+
+
 def _lua(text: str) -> str:
     return "[==[" + text + "]==]"
 
 
 def compare(pair: Pair) -> None:
     """Raise RuntimeError unless both answer, and alike where they must."""
-    ours, theirs = (
-        httpx.post(load.url, json=load.body, headers=load.headers).raise_for_status().json()
-        for load in (pair.ours, pair.peer)
-    )
+    ours, theirs = (_answer(load) for load in (pair.ours, pair.peer))
     if "errors" in ours or "errors" in theirs or (pair.same and ours != theirs):
         raise RuntimeError(f"{pair.name}: the answers differ:\n{str(ours)[:2000]}\n{str(theirs)[:2000]}")
+
+
+def _answer(load: Load) -> Any:
+    headers, content = load.headers, json.dumps(load.body)
+    if load.turns is not None:
+        authorization, content = load.turns(1)[0]
+        headers = headers | {"authorization": authorization}
+    return httpx.post(load.url, content=content, headers=headers).raise_for_status().json()
 
 
 def ratio(pair: Pair, rounds: int, seconds: int, folder: Path) -> list[float]:
@@ -109,45 +166,69 @@ def ratio(pair: Pair, rounds: int, seconds: int, folder: Path) -> list[float]:
     return [wrk(pair.ours, seconds, folder) / wrk(pair.peer, seconds, folder) for _ in range(rounds)]
 
 
-def mint_over_hash(stage: Stage, rounds: int) -> list[float]:
-    """The time of a fresh mint over that of its argon2id hash alone; each round, a few of each in turn."""
+def over_hash(stage: Stage, rounds: int) -> dict[str, list[float]]:
+    """The time of a fresh mint, and of an enrolment, over that of one argon2id hash alone; a few of each in turn."""
     hasher = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
+    ratios: dict[str, list[float]] = {"mint/hash": [], "enroll/hash": []}
+    with httpx.Client(base_url=stage.url, headers={"authorization": f"Bearer {stage.key}"}) as client:
+        for _ in range(rounds * 4):
+            token, minted = timed(lambda: agents.token_of(client, stage.site_id, uses=1))
+            _, enrolled = timed(partial(agents.enroll, client, token, AgentKeys.generate()))
+            _, hashed = timed(lambda: hasher.hash("bench"))
+            ratios["mint/hash"].append(minted / hashed)
+            ratios["enroll/hash"].append(enrolled / hashed)
+    return ratios
+
+
+def timed(work: Callable[[], T]) -> tuple[T, float]:
+    """The result, and the seconds it took."""
+    began = time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - began
+
+
+def p99_beside_mints(stage: Stage, rounds: int, seconds: int, folder: Path) -> list[float]:
+    """The 99th percentile of a page's time with two mints in flight, over that of an idle server."""
+    page = Load(f"{stage.url}/graphql", {"query": PAGE}, stage.headers)
     ratios = []
-    with httpx.Client(headers={"authorization": f"Bearer {stage.key}"}) as client:
-        for number in range(rounds * 4):
-            key = f"bench-{time.time_ns()}-{number}"
-            given = {"tenantId": "acme", "siteId": stage.site_id, "ttlSeconds": 3600, "idempotencyKey": key}
-            began = time.perf_counter()
-            client.post(f"{stage.url}/api/compute/siteTokens/create", json=given).raise_for_status()
-            minted = time.perf_counter() - began
-            began = time.perf_counter()
-            hasher.hash(key)
-            ratios.append(minted / (time.perf_counter() - began))
+    with httpx.Client(base_url=stage.url, headers=stage.headers) as client:
+        for _ in range(rounds):
+            idle = p99_milliseconds(page, seconds, folder)
+            done = threading.Event()
+
+            def mint(done: threading.Event = done) -> None:
+                while not done.is_set():
+                    agents.token_of(client, stage.site_id, uses=1)
+
+            minting = [threading.Thread(target=mint) for _ in range(2)]
+            for thread in minting:
+                thread.start()
+            busy = p99_milliseconds(page, seconds, folder)
+            done.set()
+            for thread in minting:
+                thread.join()
+            ratios.append(busy / idle)
     return ratios
 
 
 # --- setting the stage -------------------------------------------------------------------------------------------
 
 
-async def seed(url: str, tokens: int) -> tuple[str, str]:
-    """The demo world, 50 more sites of acme and ``tokens`` tokens on each; returns acme's key and a site's id."""
+async def seed(url: str, tokens: int) -> tuple[str, list[str]]:
+    """The demo world, 50 more sites of acme and ``tokens`` tokens on each; returns acme's key and the sites' ids."""
     await migrate.upgrade(url)
     database = await Database.open(url, role=None, size=2, timeout_seconds=60)
     keys = await bootstrap.demo(database, known=set())
+    made = []
     async with database.transaction() as tx:
         for number in range(50):
             labels = [{"key": "rack", "value": f"r{number}"}]
-            row = await sites.create(
-                tx,
-                sites.SiteDraft(
-                    "acme", sites.SiteKind.CUSTOM, f"Bench {number}", "eu", labels, None, "bench", f"bench-{number}"
-                ),
-            )
+            name, key = f"Bench {number}", f"bench-{number}"
+            draft = sites.SiteDraft("acme", sites.SiteKind.CUSTOM, name, "eu", labels, None, "bench", key, 300)
+            made.append(await sites.create(tx, draft))
     await database.all(_token_rows(tokens))
     await database.close()
-    if row is None:
-        raise RuntimeError("the bench sites exist already")
-    return keys["acme-admin"].reveal(), row.id
+    return keys["acme-admin"].reveal(), [row.id for row in made if row is not None]
 
 
 def _token_rows(tokens: int) -> Any:
@@ -183,7 +264,8 @@ def process(command: list[str], port: int, environment: dict[str, str]) -> Itera
             running.terminate()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -194,7 +276,7 @@ def staged(folder: Path) -> Iterator[Stage]:
     """Database, this server and its peers, all on this machine."""
     with ExitStack() as stack:
         postgres = stack.enter_context(EmbeddedPostgres(folder / "data"))
-        key, site_id = asyncio.run(seed(postgres.dsn(), tokens=20))
+        key, site_ids = asyncio.run(seed(postgres.dsn(), tokens=20))
         keyfiles.create(folder / "keys")
         environment = {
             "BC_DATABASE_URL": postgres.dsn(),
@@ -203,7 +285,7 @@ def staged(folder: Path) -> Iterator[Stage]:
         }
 
         def start(command: list[str], **more: str) -> str:
-            port = _free_port()
+            port = free_port()
             return stack.enter_context(process([part.format(port=port) for part in command], port, environment | more))
 
         python = sys.executable
@@ -213,13 +295,14 @@ def staged(folder: Path) -> Iterator[Stage]:
             stock=start([python, "-m", "benchmarks.peers", "stock", "{port}"]),
             raw=start([python, "-m", "benchmarks.peers", "raw", "{port}"]),
             mercurius=start(["node", str(HERE / "mercurius" / "server.mjs"), "{port}", str(postgres.socket_dir)]),
-            site_id=site_id,
+            site_id=site_ids[-1],
+            site_ids=site_ids,
         )
 
 
 def pairs(stage: Stage) -> list[Pair]:
     """What is compared with what."""
-    ours = {"authorization": f"Bearer {stage.key}", "content-type": "application/json"}
+    ours = stage.headers
     bare = {"content-type": "application/json"}
     page, one, nested = {"query": PAGE}, {"query": ONE, "variables": {"id": stage.site_id}}, {"query": NESTED}
     graphql, mercurius = f"{stage.url}/graphql", f"{stage.mercurius}/graphql"
@@ -227,6 +310,8 @@ def pairs(stage: Stage) -> list[Pair]:
     create = f"{stage.url}/api/compute/siteTokens/create"
     token_id = httpx.post(create, json=mint, headers=ours).raise_for_status().json()["id"]
     replayed = {"tenantId": "acme", "id": token_id}
+    held = agents.holders(stage.url, stage.key, stage.site_ids[: agents.AGENTS])
+    puts = partial(secret_puts, f"Bearer {stage.key}")
     return [
         Pair("sites_page/mercurius", Load(graphql, page, ours), Load(mercurius, page, bare), same=True),
         Pair("sites_page/stock", Load(graphql, page, ours), Load(stage.stock, page, ours), same=True),
@@ -234,7 +319,25 @@ def pairs(stage: Stage) -> list[Pair]:
         Pair("site/mercurius", Load(graphql, one, ours), Load(mercurius, one, bare), same=True),
         Pair("nested/mercurius", Load(graphql, nested, ours), Load(mercurius, nested, bare), same=True),
         Pair("replay/limit", Load(create, mint, ours), Load(f"{stage.raw}/token", replayed, bare), same=False),
+        Pair(
+            "renew/limit",
+            Load(f"{stage.url}/api/compute/bootLeases/renew", {}, bare, partial(agents.renewals, held)),
+            Load(f"{stage.raw}/renew", {}, bare, partial(agents.plain_updates, held)),
+            same=False,
+        ),
+        Pair(
+            "put_secret/limit",
+            Load(f"{stage.url}/api/compute/secrets/put", {}, bare, puts),
+            Load(f"{stage.raw}/put", {}, bare, puts),
+            same=False,
+        ),
     ]
+
+
+def secret_puts(authorization: str, count: int) -> list[tuple[str, str]]:
+    """Authorization and body of ``count`` puts, of more secrets than are put at once."""
+    bodies = [{"tenantId": "acme", "name": f"bench-{number}", "value": "of some length"} for number in range(64)]
+    return [(authorization, json.dumps(bodies[number % len(bodies)])) for number in range(count)]
 
 
 def main() -> None:
@@ -250,8 +353,10 @@ def main() -> None:
             if given.only in pair.name:
                 compare(pair)
                 ratios[pair.name] = ratio(pair, given.rounds, given.seconds, Path(name))
-        if given.only in "mint/hash":
-            ratios["mint/hash"] = mint_over_hash(stage, given.rounds)
+        if given.only in "mint/hash enroll/hash":
+            ratios |= over_hash(stage, given.rounds)
+        if given.only in "p99_beside_mints/idle":
+            ratios["p99_beside_mints/idle"] = p99_beside_mints(stage, given.rounds, given.seconds, Path(name))
     table = Table("figure", "median", "least", "most", title="this server over its peer, requests per second")
     for figure, found in ratios.items():
         table.add_row(figure, *(f"{value:.2f}" for value in (statistics.median(found), min(found), max(found))))

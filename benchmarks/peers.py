@@ -82,11 +82,24 @@ async def _raw(settings: Settings) -> Starlette:
             )
         return Response(orjson.dumps(dict(row), option=orjson.OPT_UTC_Z), media_type="application/json")
 
+    async def put(request: Request) -> Response:
+        """One row in one transaction, in the clear: no authorization, no encryption, no version, no audit, no event."""
+        asked = orjson.loads(await request.body())
+        async with pool.acquire() as connection, connection.transaction():
+            row = await connection.fetchrow(
+                "INSERT INTO bench_secrets (name, value) VALUES ($1, $2) RETURNING id, name",
+                asked["name"],
+                asked["value"],
+            )
+        return Response(orjson.dumps(dict(row)), media_type="application/json")
+
+    await pool.execute("CREATE TABLE bench_secrets (id bigserial PRIMARY KEY, name text NOT NULL, value text NOT NULL)")
     return Starlette(
         routes=[
             Route("/sites", sites, methods=["POST"]),
             Route("/token", token, methods=["POST"]),
             Route("/renew", renew, methods=["POST"]),
+            Route("/put", put, methods=["POST"]),
         ]
     )
 

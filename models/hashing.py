@@ -22,7 +22,7 @@ from settings import Settings
 T = TypeVar("T")
 
 HASHES = Counter("bc_argon2_hashes_total", "argon2id computations, by purpose.", ["purpose"])
-WAITING = Gauge("bc_argon2_waiting", "Callers that wait for, or hold, an argon2id worker.")
+WAITING = Gauge("bc_argon2_waiting", "Callers that wait for, or hold, an argon2id worker.", multiprocess_mode="livesum")
 
 
 class Hasher:
