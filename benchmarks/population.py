@@ -9,7 +9,6 @@ import asyncpg
 
 FEW, MOST = "few", "most"
 FEW_VISIBLE = 20
-SHARED = 2
 
 
 def site_id(number: int) -> str:
@@ -53,7 +52,7 @@ INSERT INTO sites (tenant_id, id, kind, name, region, labels, dedicated_to, revi
         UNION ALL
         SELECT 'few', 'custom', {sites} / 17 * n * 10::bigint + 2 FROM generate_series(1, 17) n
         UNION ALL
-        SELECT 'root', CASE n WHEN 1 THEN 'dedicated' ELSE 'shared' END, {sites} / 4 * n * 10::bigint + 3
+        SELECT 'root', CASE n WHEN 1 THEN 'dedicated' ELSE 'shared' END, {sites} / 8 * n * 10::bigint + 3
         FROM generate_series(1, 3) n
         ORDER BY number
     ) made,
