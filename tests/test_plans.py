@@ -170,7 +170,7 @@ CASES = [
     case("tokens, held to some sites", tokens(site_ids=True), "ix_join_tokens_tenant_id_site_id_id", **OWN),
     case(
         "tokens of a page of sites",
-        site_tokens._FIRST_PAGES,
+        site_tokens._first_pages_statement(None),
         "ix_join_tokens_tenant_id_site_id_id",
         limit=11,
         **OF_SITES,
