@@ -430,6 +430,7 @@ class SecretGrant(SQLModel, table=True):
     __table_args__ = (
         ForeignKeyConstraint(["tenant_id", "scope", "name"], ["secrets.tenant_id", "secrets.scope", "secrets.name"]),
         ForeignKeyConstraint(["site_tenant_id", "site_id"], ["sites.tenant_id", "sites.id"]),
+        Index("ix_secret_grants_tenant_id_site_id_scope_name", "tenant_id", "site_id", "scope", "name"),
     )
 
     tenant_id: str = _text(primary_key=True)
