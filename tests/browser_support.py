@@ -106,7 +106,7 @@ async def visit(browser: Browser, world: World, *, issuer: str | None = None, **
     finally:
         await context.close()
     assert made.strangers() == []
-    assert made.told == []
+    assert made.told == [], made.told
 
 
 async def sign_in(page: Page, key: str) -> None:

@@ -65,7 +65,7 @@ async def shoot(browser: Browser, world: World, scheme: Scheme) -> None:
         await keep("token")
         await dialog(page).get_by_role("button", name="Copy token").click()
         await page.keyboard.press("Escape")
-        await page.get_by_role("button", name="Revoke").last.click()
+        await page.locator("[aria-labelledby=tokens]").get_by_role("button", name="Revoke").last.click()
         await dialog(page).get_by_label("Revoke its agents too").wait_for()
         await keep("revoke")
         await page.keyboard.press("Escape")

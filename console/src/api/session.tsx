@@ -53,6 +53,7 @@ interface Connection {
 function connectionWith(bearer: () => string, onRefused: () => void, reconnections: EventTarget): Connection {
   const authorization = () => `Bearer ${bearer()}`;
   let connectedBefore = false;
+  let open = false;
   const socket = createSocket({
     url: new URL("/graphql", location.href).href.replace(/^http/, "ws"),
     connectionParams: () => ({ authorization: authorization() }),
@@ -60,11 +61,17 @@ function connectionWith(bearer: () => string, onRefused: () => void, reconnectio
     shouldRetry: (reason) => (reason as CloseEvent).code !== FORBIDDEN,
     retryAttempts: Infinity,
     on: {
+      opened: () => {
+        open = true; // and only now is the bearer asked for
+      },
       connected: () => {
         if (connectedBefore) reconnections.dispatchEvent(new Event("reconnected"));
         connectedBefore = true;
       },
-      closed: (event) => (event as CloseEvent).code === FORBIDDEN && onRefused(),
+      closed: (event) => {
+        open = false;
+        if ((event as CloseEvent).code === FORBIDDEN) onRefused();
+      },
     },
   });
   const client: Client = new Client({
@@ -105,7 +112,10 @@ function connectionWith(bearer: () => string, onRefused: () => void, reconnectio
       }),
     ],
   });
-  return { client, reconnect: () => socket.terminate() };
+  const reconnect = () => {
+    if (open) socket.terminate();
+  };
+  return { client, reconnect };
 }
 
 const ENDED = {
