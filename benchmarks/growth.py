@@ -124,6 +124,20 @@ async def few_page(place: Place) -> Call:
     return lambda: place.run(list_sites, FEW, first=PAGE)
 
 
+async def few_filtered(place: Place) -> Call:
+    """Those of the twenty in one region, after somebody else looked for what is nowhere among nearly all."""
+    for _ in range(CALLS if place.minted == 0 else 0):
+        await place.run(list_sites, MOST, first=PAGE, filter={"region": "nowhere"})
+    return lambda: place.run(list_sites, FEW, first=PAGE, filter={"region": "region-1"})
+
+
+async def few_counted(place: Place) -> Call:
+    """How many they are."""
+    page = await place.run(list_sites, FEW, first=PAGE)
+    expect(await page.total() == FEW_VISIBLE, "twenty sites are counted")
+    return page.total  # type: ignore[no-any-return]
+
+
 async def look_up(place: Place) -> Call:
     """One site by its id, another one each time."""
     return lambda: place.run(get_site, MOST, siteId=place.any_site())
@@ -158,6 +172,8 @@ FIGURES: dict[str, Callable[[Place], Awaitable[Call]]] = {
     "sites, first page": first_page,
     "sites, last page": last_page,
     "sites, of 20 visible": few_page,
+    "same, filtered": few_filtered,
+    "same, counted": few_counted,
     "site, by id": look_up,
     "mint, replayed": replay,
     "mint": mint,
