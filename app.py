@@ -43,7 +43,7 @@ from resolvers.http import Enter, OperationEndpoint
 from resolvers.registry import OPERATIONS, AgentMethod, Operation
 from resolvers.root import schema
 from resolvers.watch import WatchEndpoint
-from schema.context import AgentVisit, KeyedLocks, RequestContext, Services, Visit
+from schema.context import AgentVisit, KeyedLocks, Op, ProvenVisit, RequestContext, Services, Visit
 from schema.engine import Engine
 from schema.graphql_http import GraphQLEndpoint
 from schema.graphql_ws import GraphQLSocketEndpoint
@@ -155,10 +155,10 @@ def create_app(settings: Settings, services: Services) -> ASGIApp:
             authenticate, unavailable, timeout_seconds=settings.request_timeout_seconds
         ),
     }
-    operator, visitor, agent = entries(settings, services)
+    enters = entries(settings, services)
     methods: list[tuple[Operation[Any, Any] | AgentMethod[Any, Any, Any], Enter]] = [
-        *((operation, operator) for operation in OPERATIONS),
-        *((method, agent if method.signed else visitor) for method in AGENT_METHODS),
+        *((operation, enters[Op]) for operation in OPERATIONS),
+        *((method, enters[method.visit]) for method in AGENT_METHODS),
     ]
     for method, enter in methods:
         doors[method.path] = OperationEndpoint(
@@ -226,8 +226,10 @@ def authenticator(services: Services) -> Authenticate:
     return authenticate
 
 
-def entries(settings: Settings, services: Services) -> tuple[Enter, Enter, Enter]:
-    """How requests of the HTTP door come in: of operators, of whoever comes, and of agents."""
+def entries(settings: Settings, services: Services) -> dict[type, Enter]:
+    """How requests of the HTTP door come in, by the kind of what their operations take: of operators, of whoever comes,
+    and of agents, their JWT used up or left to the operation.
+    """
     authenticate = authenticator(services)
 
     async def operator(scope: Scope) -> RequestContext:
@@ -243,7 +245,14 @@ def entries(settings: Settings, services: Services) -> tuple[Enter, Enter, Enter
             raise ApiError(ErrorCode.UNAUTHENTICATED)
         return AgentVisit(address, request_id(scope), services, known)
 
-    return operator, visitor, agent
+    async def proven(scope: Scope) -> ProvenVisit:
+        address, token = client_address(scope, settings.trusted_proxies), credential(Headers(scope=scope))
+        known = None if token is None else await services.agents.recognize(token)
+        if known is None:
+            raise ApiError(ErrorCode.UNAUTHENTICATED)
+        return ProvenVisit(address, request_id(scope), services, known)
+
+    return {Op: operator, Visit: visitor, AgentVisit: agent, ProvenVisit: proven}
 
 
 # --- background --------------------------------------------------------------------------------------------------

@@ -17,9 +17,23 @@ from joserfc.errors import JoseError
 from joserfc.jwk import OKPKey
 from joserfc.jws import JWSRegistry
 from joserfc.jwt import JWTClaimsRegistry
-from sqlalchemy import DateTime, Interval, Text, any_, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    DateTime,
+    Interval,
+    Text,
+    any_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.sql.dml import ReturningInsert
 
 from models.agents import AGENTS, KEYS, signing_key
 from models.db import Database, Statement, Transaction
@@ -69,6 +83,20 @@ class _Claims(NamedTuple):
     expires_at: datetime
 
 
+class Proven(NamedTuple):
+    """A JWT, the agent that it is of, and the key that signed it."""
+
+    agent: Agent
+    key: _Key
+    claims: _Claims
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Those of a statement that takes it."""
+        of = {"tenant": self.agent.tenant_id, "agent": self.agent.id, "thumbprint": self.key.thumbprint}
+        return of | self.claims._asdict()
+
+
 class _EdDsa(JWSRegistry):
     """EdDSA alone, without the library's warning: RFC 9864 deprecates the name as it leaves the curve open. Our keys
     are Ed25519 and no other.
@@ -99,10 +127,13 @@ _IN_FORCE = or_(KEYS.c.expires_at.is_(None), KEYS.c.expires_at > func.clock_time
 _LEEWAY: Any = bindparam("leeway", LEEWAY, type_=Interval)
 _ISSUED_AT: Any = bindparam("issued_at", type_=DateTime(timezone=True))
 _EXPIRES_AT: Any = bindparam("expires_at", type_=DateTime(timezone=True))
-_TAKE = Statement(
-    upsert(USED)
-    .from_select(
-        ["agent_id", "jti", "expires_at"],
+
+
+def taking(*more: ColumnElement[bool]) -> ReturningInsert[Any]:
+    """The INSERT that takes a JWT, with a row if it does: it is fresh and was never used, its key is in force and its
+    agent not revoked. Its parameters are those of Proven.
+    """
+    fresh = (
         select(AGENTS.c.id, bindparam("jti", type_=Text), _EXPIRES_AT + _LEEWAY)
         .join(KEYS, (KEYS.c.tenant_id == AGENTS.c.tenant_id) & (KEYS.c.agent_id == AGENTS.c.id))
         .where(
@@ -113,14 +144,20 @@ _TAKE = Statement(
             _IN_FORCE,
             func.clock_timestamp() >= _ISSUED_AT - _LEEWAY,
             func.clock_timestamp() < _EXPIRES_AT + _LEEWAY,
-            # Its commit is not waited for: a crash of the database may lose the last half second of used JWTs, each
-            # of which works for a minute at most; a disk's flush per request is too high a price against that.
-            func.set_config("synchronous_commit", "off", True) == "off",
-        ),
+            *more,
+        )
     )
-    .on_conflict_do_nothing(index_elements=["agent_id", "jti"])
-    .returning(USED.c.jti)
-)
+    return (
+        upsert(USED)
+        .from_select(["agent_id", "jti", "expires_at"], fresh)
+        .on_conflict_do_nothing(index_elements=["agent_id", "jti"])
+        .returning(USED.c.jti)
+    )
+
+
+# Its commit is not waited for: a crash of the database may lose the last half second of used JWTs, each of which works
+# for a minute at most; a disk's flush per request is too high a price against that.
+_TAKE = Statement(taking(func.set_config("synchronous_commit", "off", True) == "off"))
 _FORGET = Statement(delete(USED).where(USED.c.expires_at < func.clock_timestamp()))
 
 _OF_AGENT = (KEYS.c.tenant_id == bindparam("tenant"), KEYS.c.agent_id == bindparam("agent"))
@@ -174,21 +211,31 @@ class AgentKeyring:
 
     async def authenticate(self, credential: BearerToken, *, address: str | None) -> Agent | None:
         """The agent that signed ``credential`` for this one request; None for any other credential."""
+        proven = await self.recognize(credential)
+        if proven is None or not await self._take(proven):
+            return None
+        await self.taken(proven, address=address)
+        return proven.agent
+
+    async def recognize(self, credential: BearerToken) -> Proven | None:
+        """Whose key signed ``credential``; None for any other credential.
+
+        The caller runs a statement with ``taking`` in it: until then the JWT may be old or used, its agent revoked.
+        Once it is taken, the caller calls ``taken``.
+        """
         signed = _parse(credential)
         if signed is None:
             return None
         agent_id = str(signed.headers()["kid"])
         found = await self._signer(agent_id, signed)
         claims = None if found is None else _claims(signed, agent_id)
-        if found is None or claims is None:
-            return None
-        agent, key = found
-        if not await self._take(agent, key.thumbprint, claims):
-            return None
-        if not key.used:
-            await self._first_use(agent, key)
-        self._seen[agent_id] = address
-        return agent
+        return None if found is None or claims is None else Proven(*found, claims)
+
+    async def taken(self, proven: Proven, *, address: str | None) -> None:
+        """Note the use of a key that signed a JWT which was taken, and where its agent was seen."""
+        if not proven.key.used:
+            await self._first_use(proven.agent, proven.key)
+        self._seen[proven.agent.id] = address
 
     async def prove(self, agent: Agent, proof: str, key: OKPKey) -> bool:
         """Whether ``proof`` is a JWS that ``key`` made for this agent's rotation, within the last minute, and new."""
@@ -202,7 +249,7 @@ class AgentKeyring:
         current = await self._load(agent.id)
         if read is None or current is None:
             return False
-        return await self._take(agent, next(k for k in current.keys if k.used).thumbprint, read)
+        return await self._take(Proven(agent, next(key for key in current.keys if key.used), read))
 
     async def flush_last_seen(self) -> None:
         """Write when agents were last seen and from where, in one statement; called every few seconds."""
@@ -242,12 +289,8 @@ class AgentKeyring:
             self._kept[agent_id] = kept
         return kept
 
-    async def _take(self, agent: Agent, thumbprint: str, claims: _Claims) -> bool:
-        """Whether the JWT is taken by this call: fresh, never used, its key in force and its agent not revoked."""
-        taken = await self._database.first(
-            _TAKE, tenant=agent.tenant_id, agent=agent.id, thumbprint=thumbprint, **claims._asdict()
-        )
-        return taken is not None
+    async def _take(self, proven: Proven) -> bool:
+        return await self._database.first(_TAKE, **proven.parameters) is not None
 
     async def _first_use(self, agent: Agent, key: _Key) -> None:
         """The new key was used: the former one stops."""

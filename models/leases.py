@@ -10,11 +10,13 @@ is read before the wait, and is not read again if whoever held the lock leaves t
 lock without a change. So changes lock first and decide in a statement of their own; the renewal, which should cost
 one round trip, does both in one statement:
 
-1. ``held`` locks the row of this holder and epoch (FOR NO KEY UPDATE). If it waited for a change of the row,
+1. ``taken`` takes the agent's JWT, and without it nothing else is done (:mod:`models.agent_auth`). This commit is
+   waited for: an agent must not boot machines by a renewal that a crash of the database undoes.
+2. ``held`` locks the row of this holder and epoch (FOR NO KEY UPDATE). If it waited for a change of the row,
    PostgreSQL checks holder and epoch again on the row as it is then.
-2. ``clock`` reads the time for each row of ``held``: after the lock, since a row comes out of ``held`` only then. A
+3. ``clock`` reads the time for each row of ``held``: after the lock, since a row comes out of ``held`` only then. A
    CTE with FOR UPDATE, like one with a volatile function that is read more than once, is not merged into its reader.
-3. The UPDATE joins ``clock`` and compares *its* copy of ``expires_at`` with *its* time: in whatever order the join is
+4. The UPDATE joins ``clock`` and compares *its* copy of ``expires_at`` with *its* time: in whatever order the join is
    run, that comparison needs a row of ``clock``, and so the lock. A condition on the target's own ``expires_at`` could
    be checked while the target is scanned, before the lock; that is why locking in a CTE alone is not enough.
 """
@@ -29,6 +31,7 @@ from sqlalchemy import (
     Text,
     bindparam,
     case,
+    exists,
     false,
     func,
     insert,
@@ -41,7 +44,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from models.agent_auth import Agent
+from models.agent_auth import Agent, Proven, taking
 from models.db import Database, Reader, Statement, Transaction
 from models.ids import new_id
 from models.journal import Event
@@ -211,15 +214,21 @@ _TAKE = Statement(
     LeaseAnswer,
 )
 
+_taken = taking().cte("taken")
 _held = (
     select(*_ROW, _TTL.label("ttl"), SITES.c.boot_lease_ttl_seconds)
     .join(SITES, _SITE_OF_LEASE)
-    .where(*_OF_SITE, LEASES.c.holder_agent_id == bindparam("agent"), LEASES.c.epoch == bindparam("epoch"))
+    .where(
+        *_OF_SITE,
+        LEASES.c.holder_agent_id == bindparam("agent"),
+        LEASES.c.epoch == bindparam("epoch"),
+        exists(select(_taken.c.jti)),
+    )
     .with_for_update(key_share=True, of=LEASES)
     .cte("held")
 )
 _clock = select(_held, func.clock_timestamp().label("now")).cte("clock").prefix_with("MATERIALIZED")
-_RENEW = Statement(
+_renewed = (
     update(LEASES)
     .where(
         LEASES.c.tenant_id == _clock.c.tenant_id,
@@ -228,14 +237,19 @@ _RENEW = Statement(
     )
     .values(expires_at=func.greatest(_clock.c.expires_at, _clock.c.now + _clock.c.ttl))
     .returning(
-        true(),
+        true().label("held"),
         LEASES.c.epoch,
         LEASES.c.holder_agent_id,
         LEASES.c.expires_at,
         _clock.c.boot_lease_ttl_seconds,
         _clock.c.now,
-    ),
-    LeaseAnswer,
+    )
+    .cte("renewed")
+)
+_RENEW = Statement(
+    select(exists(select(_taken.c.jti)), _renewed).select_from(
+        select(true()).subquery("always").outerjoin(_renewed, true())
+    )
 )
 
 
@@ -256,13 +270,15 @@ async def take(tx: Transaction, agent: Agent) -> LeaseAnswer | None:
     return await tx.first(_TAKE, tenant=agent.tenant_id, site=agent.site_id, agent=agent.id)
 
 
-async def renew(database: Database, agent: Agent, epoch: int) -> LeaseAnswer | None:
-    """Let the lease last its TTL from now on; None unless the agent holds it under ``epoch`` and it is not over.
+async def renew(database: Database, proven: Proven, epoch: int) -> tuple[bool, LeaseAnswer | None]:
+    """Take the JWT, and let the lease last its TTL from now on. Answers whether the JWT was taken, and the lease; None
+    unless the agent holds it under ``epoch`` and it is not over.
 
-    One statement in autocommit: see the module's docstring for why it is exact. It takes no other lock and writes no
-    event.
+    One statement in autocommit, as a renewal is what agents do most: see the module's docstring for why it is exact. It
+    takes no other lock and writes no event.
     """
-    return await database.first(_RENEW, tenant=agent.tenant_id, site=agent.site_id, agent=agent.id, epoch=epoch)
+    taken, *answer = await database.one(_RENEW, **proven.parameters, site=proven.agent.site_id, epoch=epoch)
+    return taken, None if answer[0] is None else LeaseAnswer(*answer)
 
 
 # --- ending ------------------------------------------------------------------------------------------------------

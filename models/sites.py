@@ -8,14 +8,14 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import ColumnElement, Text, any_, bindparam, func, select, tuple_, update
+from sqlalchemy import Boolean, ColumnElement, Text, any_, bindparam, func, literal_column, or_, select, tuple_, update
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
 
 from models.db import Database, Reader, Statement, Transaction
 from models.errors import not_found
 from models.ids import new_id
 from models.pages import Keyset, Page, trimmed
-from models.projection import View, project, visible, visible_page
+from models.projection import View, project, visible, visible_count, visible_page
 from models.tables import Site, table
 
 SITES = table(Site)
@@ -140,12 +140,30 @@ def _shape(query: SiteQuery) -> SiteQuery:
     )
 
 
+_UNFILTERED = SiteQuery()
+
+_SITE_IDS: Any = bindparam("site_ids", type_=ARRAY(Text))
+_DEAR = literal_column(
+    "(SELECT count(*) FROM string_to_table('', ',') a, string_to_table('', ',') b, string_to_table('', ',') c, "
+    "string_to_table('', ',') d) = 0",
+    Boolean,
+)
+"""True. It has no rows to count, but is reckoned to have a thousand by a thousand by a thousand by a thousand."""
+
+_PLANNED_ANEW: ColumnElement[bool] = or_(_SITE_IDS.is_(None), _SITE_IDS.is_not(None), _DEAR)
+"""True, as PostgreSQL sees once values are given. A plan for any values has to reckon with the last part, and so is
+never thought cheaper. Filtered lists need that: which index leads to the page depends on how much the viewer sees and
+how many sites match. One caller's costly filter would else make a connection settle on one plan for all callers, in
+which a tenant that sees twenty sites waits for a million.
+"""
+
+
 @lru_cache(maxsize=256)
 def _page_statement(shape: SiteQuery, *, continued: bool, members: frozenset[str] | None = None) -> Statement[SiteRow]:
     columns = trimmed(_BY_NAME, members, _ALWAYS)
     limit: ColumnElement[int] = bindparam("limit", type_=SITES.c.revision.type)
     after: ColumnElement[str] = bindparam("after_id", type_=Text)
-    if shape == SiteQuery(descending=shape.descending):  # no filter: cut the page from the projection
+    if shape._replace(descending=False) == _UNFILTERED:  # cut the page from the projection
         cut = visible_page(
             bindparam("viewer", type_=Text), after if continued else None, limit, descending=shape.descending
         )
@@ -156,7 +174,9 @@ def _page_statement(shape: SiteQuery, *, continued: bool, members: frozenset[str
     else:
         order = [SITES.c.name, SITES.c.id] if shape.sort is SiteSort.NAME else [SITES.c.id]
         key = [bindparam("after_name", type_=Text), after] if shape.sort is SiteSort.NAME else [after]
-        statement = select(*columns).where(visible(SITES.c.id, listed_only=not shape.include_deleted), *_filters(shape))
+        statement = select(*columns).where(
+            visible(SITES.c.id, listed_only=not shape.include_deleted), *_filters(shape), _PLANNED_ANEW
+        )
         if continued:
             mine, theirs = tuple_(*order), tuple_(*key)
             statement = statement.where(mine < theirs if shape.descending else mine > theirs)
@@ -168,10 +188,12 @@ def _page_statement(shape: SiteQuery, *, continued: bool, members: frozenset[str
 
 @lru_cache(maxsize=64)
 def _count_statement(shape: SiteQuery) -> Statement[tuple[int]]:
+    if shape._replace(descending=False, sort=SiteSort.CREATED_AT) == _UNFILTERED:
+        return Statement(select(visible_count(bindparam("viewer", type_=Text))))
     return Statement(
         select(func.count())
         .select_from(SITES)
-        .where(visible(SITES.c.id, listed_only=not shape.include_deleted), *_filters(shape))
+        .where(visible(SITES.c.id, listed_only=not shape.include_deleted), *_filters(shape), _PLANNED_ANEW)
     )
 
 

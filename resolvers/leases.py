@@ -5,7 +5,7 @@ from models.db import Reader
 from models.errors import ApiError, ErrorCode, not_found
 from models.leases import BootRow, LeaseAnswer
 from resolvers.registry import agent_method
-from schema.context import AgentVisit
+from schema.context import AgentVisit, ProvenVisit
 from schema.leases import AcquireInput, RecordBootInput, ReleaseInput, RenewInput
 
 HOLD = "compute:boot-lease:hold"
@@ -44,12 +44,15 @@ async def acquire(visit: AgentVisit, _given: AcquireInput) -> LeaseAnswer:
 
 
 @agent_method("bootLeases.renew", LeaseAnswer)
-async def renew(visit: AgentVisit, given: RenewInput) -> LeaseAnswer:
+async def renew(visit: ProvenVisit, given: RenewInput) -> LeaseAnswer:
     """Lets the lease last its TTL from now on. CONFLICT unless the agent holds it under this epoch and it is not over.
 
     Publishes nothing.
     """
-    renewed = await leases.renew(visit.database, visit.agent, given.epoch)
+    taken, renewed = await leases.renew(visit.database, visit.proven, given.epoch)
+    if not taken:
+        raise ApiError(ErrorCode.UNAUTHENTICATED)
+    await visit.services.agents.taken(visit.proven, address=visit.address)
     if renewed is None:
         raise _fenced()
     return renewed

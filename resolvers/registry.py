@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from models import journal
 from models.errors import ApiError
-from schema.context import AgentVisit, Op, RequestContext, Visit
+from schema.context import Op, RequestContext, Visit
 from schema.inputs import Input
 
 In = TypeVar("In", bound=Input)
@@ -84,15 +84,20 @@ def operation(
 
 @dataclass(frozen=True, slots=True)
 class AgentMethod(Generic[By, In, Out]):
-    """A method of the agents' door: HTTP only. ``signed``: the request carries the agent's JWT."""
+    """A method of the agents' door: HTTP only. ``visit``: the kind of request it takes."""
 
     name: str
     path: str
     input: type[In]
     record: type
     run: Callable[[By, In], Awaitable[Out]]
-    signed: bool
+    visit: type[By]
     paged: ClassVar[bool] = False
+
+    @property
+    def signed(self) -> bool:
+        """Whether the request carries an agent's JWT."""
+        return self.visit is not Visit
 
     @property
     def resource(self) -> str:
@@ -112,13 +117,13 @@ class AgentMethod(Generic[By, In, Out]):
 def agent_method(
     name: str, record: type, *, path: str | None = None
 ) -> Callable[[Callable[[By, In], Awaitable[Out]]], AgentMethod[By, In, Out]]:
-    """Make a function a method of the agents' door. What it takes first says whether it is signed for: an AgentVisit,
-    or a Visit of whoever comes. ``record`` is the row type it answers.
+    """Make a function a method of the agents' door. What it takes first says whether it is signed for: an AgentVisit, a
+    ProvenVisit, or a Visit of whoever comes. ``record`` is the row type it answers.
     """
 
     def make(run: Callable[[By, In], Awaitable[Out]]) -> AgentMethod[By, In, Out]:
         visit, given = (parameter.annotation for parameter in inspect.signature(run, eval_str=True).parameters.values())
         where = path or f"/api/compute/{name.replace('.', '/')}"
-        return AgentMethod(name, where, given, record, run, visit is AgentVisit)
+        return AgentMethod(name, where, given, record, run, visit)
 
     return make

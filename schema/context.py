@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import strawberry
 
 from models import agents, leases, site_tokens, sites
-from models.agent_auth import Agent, AgentKeyring
+from models.agent_auth import Agent, AgentKeyring, Proven
 from models.agents import AgentRow
 from models.broker import Broker
 from models.db import Database
@@ -178,6 +178,15 @@ class Visit:
     def database(self) -> Database:
         """The pool of the serving role."""
         return self.services.database
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenVisit(Visit):
+    """A request of an agent whose JWT is proven, but neither known to be fresh nor used up: the operation takes it, in
+    the statement that does its work.
+    """
+
+    proven: Proven
 
 
 @dataclass(frozen=True, slots=True)
