@@ -1,7 +1,6 @@
 """The composition root: what a running server is made of, its routes, and its background tasks."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -180,7 +179,7 @@ def create_app(settings: Settings, services: Services) -> ASGIApp:
         Route("/api/sign-in.json", _sign_in(settings)),
         Route("/healthz", _healthz),
         Route("/readyz", _readyz(services.database, settings.database_timeout_seconds)),
-        Route("/metrics", _metrics(services.database)),
+        Route("/metrics", _metrics(services.database, settings.workers)),
         Route("/", lambda _request: page(settings.console_dir / "index.html", _console_issuer(settings))),
         Mount("/assets", GZipMiddleware(_Assets(directory=settings.console_dir / "assets", check_dir=False))),
     ]
@@ -357,14 +356,14 @@ def _readyz(database: Database, timeout_seconds: float) -> Handler:
     return readyz
 
 
-def _metrics(database: Database) -> Handler:
+def _metrics(database: Database, workers: int) -> Handler:
     async def metrics(_request: Request) -> Response:
         try:
             BACKLOG.set(await journal.backlog(database))
         except OUT_OF_REACH:
             BACKLOG.set(float("nan"))
         registry = REGISTRY
-        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:  # one of several workers answers for all
+        if workers > 1:  # one of them answers for all
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
