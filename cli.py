@@ -19,7 +19,7 @@ from rich.console import Console
 from models.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from models.keyfiles import KeyFilesError
 from models.sensitive import BearerToken
-from settings import Settings, SettingsError
+from settings import Settings, SettingsError, share_metrics
 
 if TYPE_CHECKING:
     from models.iam import Resource, Role
@@ -168,7 +168,7 @@ def _serve_by_workers(settings: Settings) -> NoReturn:
     if settings.database_pool_size < 2 * settings.workers:
         raise SettingsError("BC_WORKERS: each needs two connections of BC_DATABASE_POOL_SIZE")
     with tempfile.TemporaryDirectory(prefix="bc-metrics-") as folder:
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read when prometheus_client is imported
+        share_metrics(folder)
         import logs
         import workers
         from app import open_services

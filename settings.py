@@ -188,3 +188,10 @@ def unknown_variables(environment: Mapping[str, str], model: type[BaseSettings])
     """The ``BC_`` variables that no setting reads: a misspelt one must not be ignored in silence."""
     known = {f"BC_{name.upper()}" for name in model.model_fields} | CLIENT_VARIABLES
     return sorted(name for name in environment if name.startswith("BC_") and name not in known)
+
+
+def share_metrics(folder: str) -> None:
+    """Let the processes that are forked from this one count in files of ``folder``, so that each can tell the metrics
+    of all. prometheus_client reads the variable when it is imported: the caller has not done so yet.
+    """
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
