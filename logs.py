@@ -95,8 +95,13 @@ _counted = lru_cache(maxsize=1024)(REQUESTS.labels)
 _timed = lru_cache(maxsize=8)(SECONDS.labels)
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
-_DOORS = {"graphql": "graphql", "api": "http"}
 _KNOWN_OPERATION = re.compile(r"[a-zA-Z]+\.[a-zA-Z]+")
+
+
+@lru_cache(maxsize=1024)
+def _label(operation: str | None) -> str:
+    """The operation as metrics name it, from a closed set: clients name GraphQL operations as they like."""
+    return operation if operation and _KNOWN_OPERATION.fullmatch(operation) else "graphql"
 
 
 class RequestLog:
@@ -137,14 +142,12 @@ class RequestLog:
 
     def _note(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:
         state = scope["state"]
-        path = scope["raw_path"].decode("ascii", "backslashreplace")
-        door = _DOORS.get(path.split("/", 2)[1] if "/" in path else "")
+        path = scope["path"]
+        door = "graphql" if path == "/graphql" else "http" if path.startswith("/api/") else None
         codes = state.get("codes") or ()
         operation = state.get("operation")
         if door is not None:
-            # A label must come from a closed set: clients name GraphQL operations as they like.
-            label = operation if operation and _KNOWN_OPERATION.fullmatch(operation) else "graphql"
-            _counted(label, codes[0] if codes else "ok").inc()
+            _counted(_label(operation), codes[0] if codes else "ok").inc()
             _timed(door).observe(seconds)
         if not _enabled(logging.INFO):
             return
@@ -152,7 +155,7 @@ class RequestLog:
             "request",
             request_id=request_id,
             method=scope["method"],
-            path=path[:200],
+            path=scope["raw_path"].decode("ascii", "backslashreplace")[:200],
             status=status,
             milliseconds=round(seconds * 1000, 2),
             operation=operation,

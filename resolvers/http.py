@@ -6,7 +6,6 @@ from typing import Any
 import orjson
 from pydantic.alias_generators import to_camel
 from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from models.errors import ApiError, ErrorCode
@@ -16,6 +15,7 @@ from resolvers.site_tokens import MintedSiteToken
 from schema.http import (
     Classify,
     HttpError,
+    Success,
     answer_or_problem,
     read_body,
     require_json,
@@ -55,8 +55,7 @@ class OperationEndpoint:
             classify=self._classify,
         )
         if body is not None:
-            response = Response(body, headers={"cache-control": "no-store"}, media_type="application/json")
-            await response(scope, receive, send)
+            await Success(body)(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> bytes:
         headers = Headers(scope=scope)

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 import orjson
 from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from models.errors import HTTP_STATUS, ApiError, ErrorCode, invalid
 from schema.engine import Answer, Engine, log_unhandled
@@ -17,6 +17,7 @@ from schema.http import (
     Classify,
     DisconnectedError,
     HttpError,
+    Success,
     credential,
     error_headers,
     in_time,
@@ -58,7 +59,8 @@ class GraphQLEndpoint:
         """Answer one request."""
         headers = Headers(scope=scope)
         media_type = PLAIN_JSON
-        stream = response = None
+        stream: AsyncIterator[bytes] | None = None
+        response: ASGIApp | None = None
         try:
             page = self._page if scope["method"] == "GET" else None
             offers = (PLAIN_JSON, RESPONSE_JSON, EVENT_STREAM, *(() if page is None else (HTML,)))
@@ -87,7 +89,7 @@ class GraphQLEndpoint:
         elif response is not None:
             await response(scope, receive, send)
 
-    async def _answer(self, scope: Scope, headers: Headers, receive: Receive, media_type: str) -> Response:
+    async def _answer(self, scope: Scope, headers: Headers, receive: Receive, media_type: str) -> ASGIApp:
         by_get = _by_get(scope, headers)
         answer = await in_time(self._run(scope, headers, receive, by_get=by_get), self._timeout_seconds, self._classify)
         scope["state"]["operation"] = answer.operation
@@ -206,18 +208,20 @@ def _json(text: bytes, name: str) -> Any:
         raise invalid((name, "must be valid JSON in UTF-8")) from None
 
 
+_MEMBERS: tuple[tuple[str, type, str], ...] = (
+    ("query", str, "must be a string"),
+    ("variables", dict, "must be an object"),
+    ("operationName", str, "must be a string"),
+    ("extensions", dict, "must be an object"),
+)
+
+
 def _request(members: dict[str, Any]) -> tuple[str, Mapping[str, Any] | None, str | None]:
     """Query, variables and operation name. Raises ApiError INVALID_ARGUMENT naming each bad member."""
-    kinds: dict[str, tuple[type, str]] = {
-        "query": (str, "must be a string"),
-        "variables": (dict, "must be an object"),
-        "operationName": (str, "must be a string"),
-        "extensions": (dict, "must be an object"),
-    }
     bad = [
         (name, words)
-        for name, (kind, words) in kinds.items()
-        if members.get(name) is not None and not isinstance(members[name], kind)
+        for name, kind, words in _MEMBERS
+        if name in members and members[name] is not None and not isinstance(members[name], kind)
     ]
     if not members.get("query") and not bad:
         bad.append(("query", "is required"))
@@ -226,10 +230,15 @@ def _request(members: dict[str, Any]) -> tuple[str, Mapping[str, Any] | None, st
     return members["query"], members.get("variables"), members.get("operationName") or None
 
 
-def _response(answer: Answer, media_type: str) -> Response:
+_CONTENT_TYPES = {name: f"{name}; charset=utf-8".encode() for name in (PLAIN_JSON, RESPONSE_JSON)}
+
+
+def _response(answer: Answer, media_type: str) -> ASGIApp:
     """The answer with its status: 200 once an operation ran; a refused request is 4xx, but for clients of plain JSON,
     who learned to expect 200.
     """
+    if answer.executed and answer.retry_after_seconds is None:
+        return Success(answer.body, _CONTENT_TYPES[media_type])
     status = 200
     headers = {"cache-control": "no-store"}
     if not answer.executed and media_type == RESPONSE_JSON:
