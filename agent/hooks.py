@@ -148,12 +148,15 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 
 async def _end_group(process: asyncio.subprocess.Process) -> None:
-    """End the whole group, children included: SIGTERM, and SIGKILL to what is left after the grace."""
+    """End the whole group, children included: SIGTERM, and SIGKILL to what is left after the grace.
+
+    The task that calls it is being cancelled, where ``asyncio.timeout`` of Python 3.11.2 and before ends the task
+    instead of the wait: and so it would leave the command running.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(GRACE_SECONDS):
-            await process.wait()
+    ended = asyncio.ensure_future(process.wait())
+    await asyncio.wait([ended], timeout=GRACE_SECONDS)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+    await ended
