@@ -9,9 +9,22 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Text, bindparam, func, insert, literal, select, update
+from sqlalchemy import (
+    CTE,
+    BigInteger,
+    ColumnElement,
+    Text,
+    bindparam,
+    func,
+    insert,
+    literal,
+    literal_column,
+    select,
+    true,
+    update,
+)
 from sqlalchemy import cast as sql_cast
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 from models.db import Database, Reader, Statement, Transaction
 from models.ids import new_id
@@ -138,6 +151,42 @@ _RECORD = Statement(
         .cte("audited")
     )
 )
+
+
+def recording(change: CTE, **told: ColumnElement[Any]) -> tuple[CTE, CTE]:
+    """The audit row and the event of a change as parts of its own statement, for where a round trip counts.
+
+    They are written if ``change`` has a row. ``told`` are members of their data that only that row knows; the event
+    must be allowed them. The other parameters are those of ``recorded``.
+    """
+    extra = func.jsonb_build_object(
+        *(part for name, value in told.items() for part in (literal_column(f"'{name}'"), value))
+    )
+    given: dict[str, ColumnElement[Any]] = {
+        prefix + name: sql_cast(bindparam(prefix + name), of.c[name].type)
+        for prefix, of, names in (("audit_", AUDIT, _AUDIT_COLUMNS), ("event_", OUTBOX, _EVENT_COLUMNS))
+        for name in names
+    }
+    for name in ("audit_data", "event_data"):
+        given[name] = given[name].op("||", return_type=JSONB())(extra)
+    audited = select(*(given[f"audit_{name}"] for name in _AUDIT_COLUMNS)).select_from(change)
+    lock = select(func.pg_advisory_xact_lock(func.hashtextextended(given["event_subject"], 0)).label("held")).subquery(
+        "subject_lock"
+    )
+    published = select(*(given[f"event_{name}"] for name in _EVENT_COLUMNS)).select_from(change.join(lock, true()))
+    return (
+        insert(AUDIT).from_select(list(_AUDIT_COLUMNS), audited).inline().cte("audited"),
+        insert(OUTBOX).from_select(list(_EVENT_COLUMNS), published).inline().cte("published"),
+    )
+
+
+def recorded(entry: Audit, event: Event) -> dict[str, Any]:
+    """The parameters of a statement with ``recording`` in it."""
+    members = _members(event)
+    audited = entry._asdict() | {"id": new_id("aud"), "data": members["data"]}
+    return {f"audit_{name}": value for name, value in audited.items()} | {
+        f"event_{name}": value for name, value in members.items()
+    }
 
 
 async def audit(tx: Transaction, entry: Audit, data: Mapping[str, Any] | None = None) -> None:

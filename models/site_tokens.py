@@ -28,16 +28,17 @@ from sqlalchemy import (
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
+from models import journal
 from models.db import Database, Reader, Statement, Transaction
 from models.hashing import Hasher, Pepper
 from models.ids import checksum, new_secret
-from models.journal import Event
+from models.journal import Audit, Event
 from models.pages import Keyset, Page, trimmed
 from models.projection import View
 from models.sensitive import BearerToken, HashedToken
-from models.tables import JoinToken, table
+from models.tables import JoinToken, Site, table
 
-TOKENS = table(JoinToken)
+TOKENS, SITES = table(JoinToken), table(Site)
 
 
 class JoinTokenRole(StrEnum):
@@ -275,7 +276,14 @@ async def first_pages(
 
 # --- mint and revoke ---------------------------------------------------------------------------------------------
 
-_CLOCK = select(func.clock_timestamp().label("now")).subquery("clock")
+# The lock keeps a deletion of the site from slipping in between this look and the insert.
+_site = (
+    select(SITES.c.deleted_at.is_not(None).label("deleted"))
+    .where(SITES.c.tenant_id == bindparam("tenant_id"), SITES.c.id == bindparam("site_id"))
+    .with_for_update(read=True)
+    .cte("site")
+)
+_clock = select(func.clock_timestamp().label("now")).where(~_site.c.deleted).cte("clock").prefix_with("MATERIALIZED")
 _DRAFT: dict[str, ColumnElement[Any]] = {
     "id": bindparam("id", type_=Text),
     "tenant_id": bindparam("tenant_id", type_=Text),
@@ -286,15 +294,20 @@ _DRAFT: dict[str, ColumnElement[Any]] = {
     "max_uses": bindparam("max_uses", type_=Integer),
     "allowed_cidrs": bindparam("allowed_cidrs", type_=TOKENS.c.allowed_cidrs.type),
     "created_by": bindparam("created_by", type_=Text),
-    "created_at": _CLOCK.c.now,
-    "expires_at": _CLOCK.c.now + bindparam("ttl", type_=Interval),
+    "created_at": _clock.c.now,
+    "expires_at": _clock.c.now + bindparam("ttl", type_=Interval),
 }
-_INSERT = Statement(
+_made = (
     insert(TOKENS)
     .from_select(list(_DRAFT), select(*_DRAFT.values()))
     .on_conflict_do_nothing(index_elements=["tenant_id", "id"])
-    .returning(*COLUMNS),
-    SiteTokenRow,
+    .returning(*COLUMNS)
+    .cte("made")
+)
+_MINT = Statement(
+    select(_site, _made)
+    .select_from(_site.outerjoin(_made, true()))
+    .add_cte(*journal.recording(_made, expiresAt=_made.c.expires_at))
 )
 OF_TENANT = (TOKENS.c.tenant_id == bindparam("tenant"), TOKENS.c.id == bindparam("token"))
 _REVOKE = Statement(
@@ -315,6 +328,15 @@ _REVOKE_OF_SITE = Statement(
     .returning(*COLUMNS),
     SiteTokenRow,
 )
+
+
+class Mint(NamedTuple):
+    """What came of a mint."""
+
+    deleted: bool
+    """Whether the site is; then no token is made."""
+    token: SiteTokenRow | None
+    """None also if another call with the same key was first."""
 
 
 class Minted(NamedTuple):
@@ -338,12 +360,15 @@ async def forge(hasher: Hasher, pepper: Pepper, token_id: str) -> Minted:
     )
 
 
-async def insert_token(tx: Transaction, draft: SiteTokenDraft) -> SiteTokenRow | None:
-    """Store a token; None if another call with the same key did so first. The caller holds the site's lock, shared.
+async def mint(database: Database, draft: SiteTokenDraft, entry: Audit) -> Mint:
+    """Store a token with its audit row and its event, in one statement, as each round trip adds to a mint's hash.
 
-    One reading of the database's clock gives both times: ``expires_at - created_at`` is exactly the TTL.
+    One reading of the database's clock gives both times: ``expires_at - created_at`` is exactly the TTL. The caller has
+    seen the site, whose row stays when it is deleted.
     """
-    return await tx.first(_INSERT, **draft._asdict() | {"secret_hash": draft.secret_hash.reveal()})
+    parameters = draft._asdict() | {"secret_hash": draft.secret_hash.reveal()}
+    deleted, *token = await database.one(_MINT, **parameters, **journal.recorded(entry, created_event(draft)))
+    return Mint(deleted, None if token[0] is None else SiteTokenRow(*token))
 
 
 async def revoke(tx: Transaction, tenant_id: str, token_id: str) -> SiteTokenRow | None:
@@ -367,18 +392,17 @@ def revoked_event(row: SiteTokenRow) -> Event:
     )
 
 
-def created_event(row: SiteTokenRow) -> Event:
-    """The event of a mint."""
+def created_event(draft: SiteTokenDraft) -> Event:
+    """The event of a mint, but for ``expiresAt``, which the statement adds: it goes by the database's clock."""
     return Event(
         "security.site-token.created",
-        f"compute-site/{row.site_id}",
-        row.tenant_id,
-        row.site_id,
+        f"compute-site/{draft.site_id}",
+        draft.tenant_id,
+        draft.site_id,
         {
-            "tokenId": row.id,
-            "siteId": row.site_id,
-            "role": row.role,
-            "maxUses": row.max_uses,
-            "expiresAt": row.expires_at,
+            "tokenId": draft.id,
+            "siteId": draft.site_id,
+            "role": JoinTokenRole.SITE,
+            "maxUses": draft.max_uses,
         },
     )

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import NamedTuple
 
-from models import journal, site_tokens, sites
+from models import journal, site_tokens
 from models.errors import ApiError, ErrorCode, not_found
 from models.iam import Action, site_resource
 from models.ids import token_id
@@ -67,14 +67,13 @@ async def create_site_token(op: Op, given: CreateSiteTokenInput) -> MintedSiteTo
             secret_hash=minted.secret_hash,
             precheck_tag=minted.precheck_tag,
         )
-        async with op.database.transaction() as tx:
-            # The lock keeps a deletion of the site from slipping in between this check and the insert.
-            site_resolvers.check_not_deleted(await sites.lock(tx, given.tenant_id, given.site_id, shared=True))
-            row = await site_tokens.insert_token(tx, draft)
-            if row is not None:
-                await journal.record(tx, op.take_audit(), site_tokens.created_event(row))
-                return MintedSiteToken(row, minted.bearer)
-    op.take_audit()
+        entry = op.take_audit()
+        came = await site_tokens.mint(op.database, draft, entry)
+        if came.deleted:
+            op.decided = entry  # nothing has changed, so nothing has written it
+            raise site_resolvers.deleted()
+        if came.token is not None:
+            return MintedSiteToken(came.token, minted.bearer)
     return _replay(await _stored(op, given.tenant_id, wanted_id), given.site_id)
 
 

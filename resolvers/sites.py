@@ -159,8 +159,13 @@ async def managed_site(op: Op, tenant_id: str, site_id: str) -> SiteRow:
 def check_not_deleted(row: SiteRow) -> SiteRow:
     """The row. Raises INVALID_STATE if the site is deleted."""
     if row.deleted_at is not None:
-        raise ApiError(ErrorCode.INVALID_STATE, "The site is deleted.")
+        raise deleted()
     return row
+
+
+def deleted() -> ApiError:
+    """INVALID_STATE, for whoever may manage the site that is deleted."""
+    return ApiError(ErrorCode.INVALID_STATE, "The site is deleted.")
 
 
 async def _locked(tx: Transaction, tenant_id: str, site_id: str, expected_revision: int | None) -> SiteRow:
