@@ -5,8 +5,11 @@ callers queue for it, and past the bound they get RESOURCE_EXHAUSTED instead of 
 """
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
+import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -25,6 +28,18 @@ HASHES = Counter("bc_argon2_hashes_total", "argon2id computations, by purpose.",
 WAITING = Gauge("bc_argon2_waiting", "Callers that wait for, or hold, an argon2id worker.", multiprocess_mode="livesum")
 
 
+YIELDING = 10
+"""How much nicer a thread that hashes is than those that answer."""
+
+
+def _yield_to_others() -> None:
+    """Let this thread wait where cores are scarce: a hash takes long anyway, other requests need not. On Linux a thread
+    has a priority of its own; elsewhere nothing changes.
+    """
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), YIELDING)
+
+
 class Hasher:
     """Computes and verifies argon2id encodings with the configured parameters."""
 
@@ -35,7 +50,9 @@ class Hasher:
             parallelism=settings.argon2_parallelism,
             type=Type.ID,
         )
-        self._threads = ThreadPoolExecutor(settings.argon2_workers, thread_name_prefix="argon2")
+        self._threads = ThreadPoolExecutor(
+            settings.argon2_workers, thread_name_prefix="argon2", initializer=_yield_to_others
+        )
         self._bound = settings.argon2_workers + settings.argon2_queue
         self._waiting = 0
 
