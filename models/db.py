@@ -5,7 +5,7 @@ Parameters and rows go straight between asyncpg and the caller: no ORM, no engin
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache, partial
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast, overload
@@ -19,6 +19,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from models.errors import ApiError, ErrorCode
 
 Row = TypeVar("Row")
+T = TypeVar("T")
 
 Role = Literal["bc_api", "bc_broker"]
 """``bc_api`` serves: it cannot read ciphertexts, nor change audit rows. ``bc_broker`` alone reads ciphertexts."""
@@ -169,22 +170,18 @@ class Database(Reader):
         for connection in (*self._idle, *self._used):
             connection.terminate()
 
-    async def fetch(self, query: str, *args: Any) -> list[asyncpg.Record]:
+    def fetch(self, query: str, *args: Any) -> Coroutine[Any, Any, list[asyncpg.Record]]:
         """Rows of ``query`` in autocommit; the pool's side of Reader."""
-        connection = await self._take()
-        try:
-            return await connection.fetch(query, *args, timeout=self._timeout_seconds)
-        except BaseException as error:
-            _distrust(connection, error)
-            raise
-        finally:
-            self._give_back(connection)
+        return self._run(asyncpg.Connection.fetch, query, args)
 
-    async def fetchrow(self, query: str, *args: Any) -> asyncpg.Record | None:
+    def fetchrow(self, query: str, *args: Any) -> Coroutine[Any, Any, asyncpg.Record | None]:
         """First row of ``query`` in autocommit; the pool's side of Reader."""
+        return self._run(asyncpg.Connection.fetchrow, query, args)
+
+    async def _run(self, fetch: Callable[..., Awaitable[T]], query: str, args: tuple[Any, ...]) -> T:
         connection = await self._take()
         try:
-            return await connection.fetchrow(query, *args, timeout=self._timeout_seconds)
+            return await fetch(connection, query, *args, timeout=self._timeout_seconds)
         except BaseException as error:
             _distrust(connection, error)
             raise
