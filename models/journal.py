@@ -4,7 +4,7 @@ Events are CloudEvents 1.0. Their data is allow-listed per type, so that a field
 default. Audit rows are append-only for the serving role.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -13,7 +13,9 @@ from sqlalchemy import (
     CTE,
     BigInteger,
     ColumnElement,
-    Text,
+    FromClause,
+    Insert,
+    Table,
     bindparam,
     func,
     insert,
@@ -24,7 +26,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy import cast as sql_cast
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from models.db import Database, Reader, Statement, Transaction
 from models.ids import new_id
@@ -130,68 +132,57 @@ _AUDIT_COLUMNS = (
     "data",
 )
 _EVENT_COLUMNS = ("id", "type", "subject", "tenant_id", "site_id", "data")
-_AUDIT = Statement(insert(AUDIT).inline(), columns=_AUDIT_COLUMNS)
-# The lock is taken before the row is made, and with it its ``seq``. PostgreSQL keeps a volatile column nobody reads.
-_subject_lock = select(
-    func.pg_advisory_xact_lock(func.hashtextextended(bindparam("subject", type_=Text), 0)).label("held")
-).subquery("subject_lock")
-_event = (
-    insert(OUTBOX)
-    .from_select(
-        list(_EVENT_COLUMNS),
-        select(*(bindparam(name, type_=OUTBOX.c[name].type) for name in _EVENT_COLUMNS)).select_from(_subject_lock),
-    )
-    .inline()
-)
-_PUBLISH = Statement(_event)
-_RECORD = Statement(
-    _event.add_cte(
-        insert(AUDIT)
-        .values({name: bindparam(f"audit_{name}", type_=AUDIT.c[name].type) for name in _AUDIT_COLUMNS})
-        .cte("audited")
-    )
-)
 
 
-def recording(change: CTE, **told: ColumnElement[Any]) -> tuple[CTE, CTE]:
+def _given(of: Table, names: Sequence[str], told: Mapping[str, ColumnElement[Any]]) -> dict[str, ColumnElement[Any]]:
+    """A parameter for each column, under the table's name: two rows of one statement must not share them."""
+    given: dict[str, ColumnElement[Any]] = {
+        name: sql_cast(bindparam(f"{of.name}_{name}"), of.c[name].type) for name in names
+    }
+    if told:
+        parts = [part for name, value in told.items() for part in (literal_column(f"'{name}'"), value)]
+        given["data"] = given["data"].op("||")(func.jsonb_build_object(*parts))
+    return given
+
+
+def _insert_audit(change: FromClause | None = None, **told: ColumnElement[Any]) -> Insert:
+    given = _given(AUDIT, _AUDIT_COLUMNS, told)
+    row = select(*given.values())
+    return insert(AUDIT).from_select([*given], row if change is None else row.select_from(change)).inline()
+
+
+def _insert_event(change: FromClause | None = None, **told: ColumnElement[Any]) -> Insert:
+    given = _given(OUTBOX, _EVENT_COLUMNS, told)
+    # The lock comes before the row, and so before its ``seq``. PostgreSQL keeps a volatile column that nobody reads.
+    lock = select(func.pg_advisory_xact_lock(func.hashtextextended(given["subject"], 0)).label("held"))
+    locked = lock.subquery("subject_lock")
+    source = locked if change is None else change.join(locked, true())
+    return insert(OUTBOX).from_select([*given], select(*given.values()).select_from(source)).inline()
+
+
+_AUDIT = Statement(_insert_audit())
+_PUBLISH = Statement(_insert_event())
+_RECORD = Statement(_insert_event().add_cte(_insert_audit().cte("audited")))
+
+
+def recording(change: CTE, event_type: str, **told: ColumnElement[Any]) -> tuple[CTE, CTE]:
     """The audit row and the event of a change as parts of its own statement, for where a round trip counts.
 
-    They are written if ``change`` has a row. ``told`` are members of their data that only that row knows; the event
-    must be allowed them. The other parameters are those of ``recorded``.
+    They are written if ``change`` has a row. ``told`` are members of their data that only that row knows; the other
+    parameters are those of ``recorded``. Raises ValueError for members that are not allow-listed.
     """
-    extra = func.jsonb_build_object(
-        *(part for name, value in told.items() for part in (literal_column(f"'{name}'"), value))
-    )
-    given: dict[str, ColumnElement[Any]] = {
-        prefix + name: sql_cast(bindparam(prefix + name), of.c[name].type)
-        for prefix, of, names in (("audit_", AUDIT, _AUDIT_COLUMNS), ("event_", OUTBOX, _EVENT_COLUMNS))
-        for name in names
-    }
-    for name in ("audit_data", "event_data"):
-        given[name] = given[name].op("||", return_type=JSONB())(extra)
-    audited = select(*(given[f"audit_{name}"] for name in _AUDIT_COLUMNS)).select_from(change)
-    lock = select(func.pg_advisory_xact_lock(func.hashtextextended(given["event_subject"], 0)).label("held")).subquery(
-        "subject_lock"
-    )
-    published = select(*(given[f"event_{name}"] for name in _EVENT_COLUMNS)).select_from(change.join(lock, true()))
-    return (
-        insert(AUDIT).from_select(list(_AUDIT_COLUMNS), audited).inline().cte("audited"),
-        insert(OUTBOX).from_select(list(_EVENT_COLUMNS), published).inline().cte("published"),
-    )
+    _check(event_type, told)
+    return _insert_audit(change, **told).cte("audited"), _insert_event(change, **told).cte("published")
 
 
 def recorded(entry: Audit, event: Event) -> dict[str, Any]:
-    """The parameters of a statement with ``recording`` in it."""
-    members = _members(event)
-    audited = entry._asdict() | {"id": new_id("aud"), "data": members["data"]}
-    return {f"audit_{name}": value for name, value in audited.items()} | {
-        f"event_{name}": value for name, value in members.items()
-    }
+    """The parameters of a statement that writes a change's audit row and event."""
+    return _of_audit(entry, event.data) | _of_event(event)
 
 
 async def audit(tx: Transaction, entry: Audit, data: Mapping[str, Any] | None = None) -> None:
     """Append one audit row. ``data`` is for references, names, versions and reasons; never for a value or hash."""
-    await tx.all(_AUDIT, id=new_id("aud"), **entry._asdict(), data=dict(data or {}))
+    await tx.all(_AUDIT, **_of_audit(entry, data or {}))
 
 
 async def publish(tx: Transaction, event: Event) -> None:
@@ -201,22 +192,30 @@ async def publish(tx: Transaction, event: Event) -> None:
     this one committed, which makes ``seq`` the commit order per subject. Raises ValueError for a type or data field
     that is not allow-listed.
     """
-    await tx.all(_PUBLISH, **_members(event))
+    await tx.all(_PUBLISH, **_of_event(event))
 
 
 async def record(tx: Transaction, entry: Audit, event: Event) -> None:
     """The audit row and the event of one change, in the change's own transaction, by one statement. It comes last:
     the event's subject lock should be held as briefly as can be.
     """
-    audited = {f"audit_{name}": value for name, value in entry._asdict().items()}
-    members = _members(event)
-    await tx.all(_RECORD, **audited, audit_id=new_id("aud"), audit_data=members["data"], **members)
+    await tx.all(_RECORD, **recorded(entry, event))
 
 
-def _members(event: Event) -> dict[str, Any]:
-    if not event.data.keys() <= EVENT_DATA.get(event.type, frozenset()):
-        raise ValueError(f"event {event.type} may not carry these fields: {sorted(event.data)}")
-    return event._asdict() | {"id": new_id("evt"), "data": dict(event.data)}
+def _of_audit(entry: Audit, data: Mapping[str, Any]) -> dict[str, Any]:
+    members = entry._asdict() | {"id": new_id("aud"), "data": dict(data)}
+    return {f"{AUDIT.name}_{name}": value for name, value in members.items()}
+
+
+def _of_event(event: Event) -> dict[str, Any]:
+    _check(event.type, event.data)
+    members = event._asdict() | {"id": new_id("evt"), "data": dict(event.data)}
+    return {f"{OUTBOX.name}_{name}": value for name, value in members.items()}
+
+
+def _check(event_type: str, data: Mapping[str, Any]) -> None:
+    if not data.keys() <= EVENT_DATA.get(event_type, frozenset()):
+        raise ValueError(f"event {event_type} may not carry these fields: {sorted(data)}")
 
 
 # --- delivery ----------------------------------------------------------------------------------------------------

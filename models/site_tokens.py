@@ -40,6 +40,9 @@ from models.tables import JoinToken, Site, table
 
 TOKENS, SITES = table(JoinToken), table(Site)
 
+CREATED = "security.site-token.created"
+"""The type of a mint's event."""
+
 
 class JoinTokenRole(StrEnum):
     """What a join token lets its bearer enrol as."""
@@ -307,7 +310,7 @@ _made = (
 _MINT = Statement(
     select(_site, _made)
     .select_from(_site.outerjoin(_made, true()))
-    .add_cte(*journal.recording(_made, expiresAt=_made.c.expires_at))
+    .add_cte(*journal.recording(_made, CREATED, expiresAt=_made.c.expires_at))
 )
 OF_TENANT = (TOKENS.c.tenant_id == bindparam("tenant"), TOKENS.c.id == bindparam("token"))
 _REVOKE = Statement(
@@ -330,7 +333,7 @@ _REVOKE_OF_SITE = Statement(
 )
 
 
-class Mint(NamedTuple):
+class MintOutcome(NamedTuple):
     """What came of a mint."""
 
     deleted: bool
@@ -360,7 +363,7 @@ async def forge(hasher: Hasher, pepper: Pepper, token_id: str) -> Minted:
     )
 
 
-async def mint(database: Database, draft: SiteTokenDraft, entry: Audit) -> Mint:
+async def mint(database: Database, draft: SiteTokenDraft, entry: Audit) -> MintOutcome:
     """Store a token with its audit row and its event, in one statement, as each round trip adds to a mint's hash.
 
     One reading of the database's clock gives both times: ``expires_at - created_at`` is exactly the TTL. The caller has
@@ -368,7 +371,7 @@ async def mint(database: Database, draft: SiteTokenDraft, entry: Audit) -> Mint:
     """
     parameters = draft._asdict() | {"secret_hash": draft.secret_hash.reveal()}
     deleted, *token = await database.one(_MINT, **parameters, **journal.recorded(entry, created_event(draft)))
-    return Mint(deleted, None if token[0] is None else SiteTokenRow(*token))
+    return MintOutcome(deleted, None if token[0] is None else SiteTokenRow(*token))
 
 
 async def revoke(tx: Transaction, tenant_id: str, token_id: str) -> SiteTokenRow | None:
@@ -395,7 +398,7 @@ def revoked_event(row: SiteTokenRow) -> Event:
 def created_event(draft: SiteTokenDraft) -> Event:
     """The event of a mint, but for ``expiresAt``, which the statement adds: it goes by the database's clock."""
     return Event(
-        "security.site-token.created",
+        CREATED,
         f"compute-site/{draft.site_id}",
         draft.tenant_id,
         draft.site_id,

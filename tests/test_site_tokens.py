@@ -59,6 +59,16 @@ async def test_a_mint_shows_the_bearer_once_and_its_replay_does_nothing(world: W
     [event] = await world.rows("SELECT type, subject, tenant_id, site_id, data FROM outbox")
     assert event[:4] == ("security.site-token.created", f"compute-site/{site}", "acme", site)
     assert event["data"].keys() == {"tokenId", "siteId", "role", "maxUses", "expiresAt"}
+    told = event["data"] | {"expiresAt": datetime.fromisoformat(event["data"]["expiresAt"])}
+    assert told == {
+        "tokenId": first["id"],
+        "siteId": site,
+        "role": "site",
+        "maxUses": first["maxUses"],
+        "expiresAt": datetime.fromisoformat(first["expiresAt"]),
+    }
+    [audited] = await world.rows("SELECT data FROM audit_events")
+    assert audited["data"] == event["data"]
 
 
 async def test_only_hashes_of_the_secret_are_stored(world: World) -> None:
