@@ -237,19 +237,18 @@ def entries(settings: Settings, services: Services) -> dict[type, Enter]:
     async def visitor(scope: Scope) -> Visit:
         return Visit(client_address(scope, settings.trusted_proxies), request_id(scope), services)
 
-    async def agent(scope: Scope) -> AgentVisit:
-        address, token = client_address(scope, settings.trusted_proxies), credential(Headers(scope=scope))
-        known = None if token is None else await services.agents.authenticate(token, address=address)
-        if known is None:
-            raise ApiError(ErrorCode.UNAUTHENTICATED)
-        return AgentVisit(address, request_id(scope), services, known)
-
     async def proven(scope: Scope) -> ProvenVisit:
         address, token = client_address(scope, settings.trusted_proxies), credential(Headers(scope=scope))
         known = None if token is None else await services.agents.recognize(token)
         if known is None:
             raise ApiError(ErrorCode.UNAUTHENTICATED)
         return ProvenVisit(address, request_id(scope), services, known)
+
+    async def agent(scope: Scope) -> AgentVisit:
+        visit = await proven(scope)
+        if not await services.agents.take(visit.proven, address=visit.address):
+            raise ApiError(ErrorCode.UNAUTHENTICATED)
+        return AgentVisit(visit.address, visit.request_id, services, visit.proven.agent)
 
     return {Op: operator, Visit: visitor, AgentVisit: agent, ProvenVisit: proven}
 

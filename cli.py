@@ -39,6 +39,14 @@ app.add_typer(iam, name="iam")
 app.add_typer(keys, name="keys")
 
 CREDENTIALS = "dev-credentials.json"
+
+OfTenant = Annotated[str, typer.Argument(help="The tenant of the identity.")]
+OfName = Annotated[str, typer.Argument(help="The identity's name; it is made if the tenant has none of that name.")]
+OfSubject = Annotated[str, typer.Argument(help="The subject (`sub`) of its logins at BC_OIDC_ISSUER.")]
+AsRole = Annotated[str, typer.Option(help="viewer, operator or admin.")]
+OnResource = Annotated[
+    str | None, typer.Option(help="compute-fleet/global, compute-tenant/ID or compute-site/ID; else the tenant.")
+]
 _ERRORS = Console(stderr=True, highlight=False)
 
 
@@ -303,13 +311,10 @@ def tenant_add(
 
 @iam.command("key-add")
 def key_add(
-    tenant_id: Annotated[str, typer.Argument(help="The tenant of the identity.")],
-    name: Annotated[str, typer.Argument(help="The identity's name; it is made if the tenant has none of that name.")],
-    role: Annotated[str, typer.Option(help="viewer, operator or admin.")] = "viewer",
-    resource: Annotated[
-        str | None,
-        typer.Option(help="compute-fleet/global, compute-tenant/ID or compute-site/ID; else the tenant."),
-    ] = None,
+    tenant_id: OfTenant,
+    name: OfName,
+    role: AsRole = "viewer",
+    resource: OnResource = None,
 ) -> None:
     """Make an API key, bound to a role on a resource, and print it, once."""
     from models import bootstrap
@@ -329,14 +334,11 @@ def key_add(
 
 @iam.command("login-add")
 def login_add(
-    tenant_id: Annotated[str, typer.Argument(help="The tenant of the identity.")],
-    name: Annotated[str, typer.Argument(help="The identity's name; it is made if the tenant has none of that name.")],
-    sub: Annotated[str, typer.Argument(help="The subject (`sub`) of its logins at BC_OIDC_ISSUER.")],
-    role: Annotated[str, typer.Option(help="viewer, operator or admin.")] = "viewer",
-    resource: Annotated[
-        str | None,
-        typer.Option(help="compute-fleet/global, compute-tenant/ID or compute-site/ID; else the tenant."),
-    ] = None,
+    tenant_id: OfTenant,
+    name: OfName,
+    sub: OfSubject,
+    role: AsRole = "viewer",
+    resource: OnResource = None,
 ) -> None:
     """Let a person or service sign in by OIDC as an identity, bound to a role on a resource."""
     from models import bootstrap
@@ -359,7 +361,7 @@ def login_add(
 
 
 @iam.command("login-remove")
-def login_remove(sub: Annotated[str, typer.Argument(help="The subject (`sub`) at BC_OIDC_ISSUER.")]) -> None:
+def login_remove(sub: OfSubject) -> None:
     """Let a subject sign in no more; every server refuses its tokens at once. Its identity and API keys stay."""
     from models import keyring
 

@@ -209,19 +209,11 @@ class AgentKeyring:
         self._kept: dict[str, _Kept] = {}
         self._seen: dict[str, str | None] = {}
 
-    async def authenticate(self, credential: BearerToken, *, address: str | None) -> Agent | None:
-        """The agent that signed ``credential`` for this one request; None for any other credential."""
-        proven = await self.recognize(credential)
-        if proven is None or not await self._take(proven):
-            return None
-        await self.taken(proven, address=address)
-        return proven.agent
-
     async def recognize(self, credential: BearerToken) -> Proven | None:
         """Whose key signed ``credential``; None for any other credential.
 
-        The caller runs a statement with ``taking`` in it: until then the JWT may be old or used, its agent revoked.
-        Once it is taken, the caller calls ``taken``.
+        Until it is taken it may be old or used, or its agent revoked: the caller calls ``take``, or runs a statement
+        with ``taking`` in it and then calls ``taken``.
         """
         signed = _parse(credential)
         if signed is None:
@@ -230,6 +222,13 @@ class AgentKeyring:
         found = await self._signer(agent_id, signed)
         claims = None if found is None else _claims(signed, agent_id)
         return None if found is None or claims is None else Proven(*found, claims)
+
+    async def take(self, proven: Proven, *, address: str | None) -> bool:
+        """Take the JWT for this one request; False if it is good for none."""
+        if not await self._take(proven):
+            return False
+        await self.taken(proven, address=address)
+        return True
 
     async def taken(self, proven: Proven, *, address: str | None) -> None:
         """Note the use of a key that signed a JWT which was taken, and where its agent was seen."""

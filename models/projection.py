@@ -70,7 +70,7 @@ def widest_view(actor: Actor) -> View:
 
 
 _VIEWERS: Any = bindparam("viewers", type_=ARRAY(SqlText))
-_SITE_IDS: Any = bindparam("site_ids", type_=ARRAY(SqlText))
+SITE_IDS: Any = bindparam("site_ids", type_=ARRAY(SqlText))
 
 
 def visible(site_id: ColumnElement[str], *, listed_only: bool = False) -> ColumnElement[bool]:
@@ -84,7 +84,7 @@ def visible(site_id: ColumnElement[str], *, listed_only: bool = False) -> Column
     )
     if listed_only:
         seen = seen.where(VISIBILITY.c.listed)
-    return and_(exists(seen), or_(_SITE_IDS.is_(None), site_id == any_(_SITE_IDS)))
+    return and_(exists(seen), _within(site_id))
 
 
 def visible_page(
@@ -126,8 +126,13 @@ def _listed_for(rows: FromClause, viewer: ColumnElement[str]) -> tuple[ColumnEle
     return (
         rows.c.viewer_tenant_id == viewer,
         rows.c.listed,
-        or_(_SITE_IDS.is_(None), rows.c.site_id == any_(_SITE_IDS)),
+        _within(rows.c.site_id),
     )
+
+
+def _within(site_id: ColumnElement[str]) -> ColumnElement[bool]:
+    """Whether the caller, if it is held to single sites, is held to this one."""
+    return or_(SITE_IDS.is_(None), site_id == any_(SITE_IDS))
 
 
 _CLEAR = Statement(delete(VISIBILITY).where(VISIBILITY.c.site_id == bindparam("site")))

@@ -15,7 +15,7 @@ from models.db import Database, Reader, Statement, Transaction
 from models.errors import not_found
 from models.ids import new_id
 from models.pages import Keyset, Page, trimmed
-from models.projection import View, project, visible, visible_count, visible_page
+from models.projection import SITE_IDS, View, project, visible, visible_count, visible_page
 from models.tables import Site, table
 
 SITES = table(Site)
@@ -142,7 +142,6 @@ def _shape(query: SiteQuery) -> SiteQuery:
 
 _UNFILTERED = SiteQuery()
 
-_SITE_IDS: Any = bindparam("site_ids", type_=ARRAY(Text))
 _DEAR = literal_column(
     "(SELECT count(*) FROM string_to_table('', ',') a, string_to_table('', ',') b, string_to_table('', ',') c, "
     "string_to_table('', ',') d) = 0",
@@ -150,7 +149,7 @@ _DEAR = literal_column(
 )
 """True. It has no rows to count, but is reckoned to have a thousand by a thousand by a thousand by a thousand."""
 
-_PLANNED_ANEW: ColumnElement[bool] = or_(_SITE_IDS.is_(None), _SITE_IDS.is_not(None), _DEAR)
+_PLANNED_ANEW: ColumnElement[bool] = or_(SITE_IDS.is_(None), SITE_IDS.is_not(None), _DEAR)
 """True, as PostgreSQL sees once values are given. A plan for any values has to reckon with the last part, and so is
 never thought cheaper. Filtered lists need that: which index leads to the page depends on how much the viewer sees and
 how many sites match. One caller's costly filter would else make a connection settle on one plan for all callers, in
