@@ -20,11 +20,9 @@ GC_THRESHOLD = 100_000
 """Objects made, less those let go, until the collector looks: one answer of some hundred rows must not set it off."""
 
 
-async def serve_app(
-    settings: Settings, services: Services, listening: socket.socket, announce: Callable[[], None]
-) -> None:
-    """Serve until SIGINT or SIGTERM; ``announce`` is called when requests are taken."""
-    config = uvicorn.Config(
+def configured(settings: Settings, services: Services) -> uvicorn.Config:
+    """How uvicorn serves the application."""
+    return uvicorn.Config(
         create_app(settings, services),
         http=_Protocol,
         log_config=None,
@@ -33,7 +31,13 @@ async def serve_app(
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    await _Server(config, announce, services.feed.close).serve(sockets=[listening])
+
+
+async def serve_app(
+    settings: Settings, services: Services, listening: socket.socket, announce: Callable[[], None]
+) -> None:
+    """Serve until SIGINT or SIGTERM; ``announce`` is called when requests are taken."""
+    await _Server(configured(settings, services), announce, services.feed.close).serve(sockets=[listening])
 
 
 class _Joined:
@@ -64,7 +68,8 @@ class _Joined:
 
     def _flush(self) -> None:
         written, self._written = self._written, []
-        if written:
+        # The connection may have broken since: uvloop holds a write to one that closes to be an error.
+        if written and not self._transport.is_closing():
             self._transport.write(b"".join(written))
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import httpx
 import uvicorn
 
-from app import create_app, open_services
+from app import open_services
 from models import bootstrap, keyfiles
 from models.db import Database
 from schema.context import Services
+from serving import configured
 from settings import Settings
 
 FAST_HASH = {"argon2_time_cost": 1, "argon2_memory_kib": 64}
@@ -72,9 +73,7 @@ async def run_server(settings: Settings) -> AsyncIterator[tuple[str, Services]]:
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.bind(("127.0.0.1", 0))
     listening.listen(2048)
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(settings, services), log_config=None, access_log=False, timeout_graceful_shutdown=5)
-    )
+    server = uvicorn.Server(configured(settings, services))
     serving = asyncio.create_task(server._serve([listening]))
     while not server.started:
         await asyncio.sleep(0.01)
