@@ -275,7 +275,7 @@ async def renew(database: Database, proven: Proven, epoch: int) -> tuple[bool, L
     unless the agent holds it under ``epoch`` and it is not over.
 
     One statement in autocommit, as a renewal is what agents do most: see the module's docstring for why it is exact. It
-    takes no other lock and writes no event.
+    writes no event.
     """
     taken, *answer = await database.one(_RENEW, **proven.parameters, site=proven.agent.site_id, epoch=epoch)
     return taken, None if answer[0] is None else LeaseAnswer(*answer)

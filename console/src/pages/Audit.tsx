@@ -1,14 +1,13 @@
-import { Badge, Code, Group, Select, Stack, Table, Text, TextInput, Title } from "@mantine/core";
+import { Badge, Box, Code, Group, Select, Stack, Text, TextInput, Title } from "@mantine/core";
 import { useDebouncedValue, useDocumentTitle } from "@mantine/hooks";
 import { useState } from "react";
 import { useQuery } from "urql";
 
 import { AUDIT_EVENTS } from "../api/documents";
-import { failureOf } from "../api/failure";
 import { useSession } from "../api/session";
 import type { AuditDecision, AuditFilter } from "../generated/graphql";
-import { Empty, FailureNotice, Loading } from "../parts/Notices";
-import { Pager, usePager } from "../parts/Pager";
+import { Listing } from "../parts/Listing";
+import { usePager } from "../parts/Pager";
 import { Time } from "../parts/Time";
 
 const OPERATIONS = [
@@ -40,7 +39,7 @@ export function Audit() {
     ...(decision && { decision: decision as AuditDecision }),
   };
   const pager = usePager(JSON.stringify([tenantId, filter]));
-  const [{ data, error, fetching }, query] = useQuery({
+  const [{ data, error }, query] = useQuery({
     query: AUDIT_EVENTS,
     variables: { tenantId, after: pager.after, filter },
   });
@@ -86,55 +85,43 @@ export function Audit() {
           onChange={(event) => setResource(event.currentTarget.value)}
         />
       </Group>
-      {error && (
-        <FailureNotice failure={failureOf(error)} onRetry={() => query({ requestPolicy: "network-only" })} />
-      )}
-      {fetching && !data && <Loading what="the audit trail" />}
-      {data?.auditEvents.nodes.length === 0 && <Empty>Nothing here.</Empty>}
-      {data && data.auditEvents.nodes.length > 0 && (
-        <>
-          <Table.ScrollContainer minWidth={340}>
-            <Table verticalSpacing="xs">
-              <Table.Thead>
-                <Table.Tr>
-                  <Table.Th>When</Table.Th>
-                  <Table.Th>Operation</Table.Th>
-                  <Table.Th>Outcome</Table.Th>
-                  <Table.Th visibleFrom="sm" w="40%">Resource and details</Table.Th>
-                  <Table.Th visibleFrom="md">Actor</Table.Th>
-                </Table.Tr>
-              </Table.Thead>
-              <Table.Tbody>
-                {data.auditEvents.nodes.map((event) => (
-                  <Table.Tr key={event.id}>
-                    <Table.Td>
-                      <Time at={event.time} />
-                    </Table.Td>
-                    <Table.Td>{event.operation}</Table.Td>
-                    <Table.Td>
-                      <Badge variant="light" color={event.outcome === "ok" ? "green" : "red"} miw="max-content">
-                        {event.outcome.toLowerCase().replaceAll("_", " ")}
-                      </Badge>
-                    </Table.Td>
-                    <Table.Td visibleFrom="sm" miw={240} style={{ overflowWrap: "anywhere" }}>
-                      <Text size="sm">{event.resource}</Text>
-                      {Object.entries(event.data).map(([name, value]) => (
-                        <Text size="xs" c="dimmed" key={name}>
-                          {name}: {String(value)}
-                        </Text>
-                      ))}
-                    </Table.Td>
-                    <Table.Td visibleFrom="md">
-                      <Code>{event.actor}</Code>
-                    </Table.Td>
-                  </Table.Tr>
+      <Listing
+        list={data?.auditEvents}
+        error={error}
+        onRetry={() => query({ requestPolicy: "network-only" })}
+        pager={pager}
+        nouns={["entry", "entries"]}
+        empty="Nothing here."
+        id={(event) => event.id}
+        columns={[
+          { head: "When", cell: ({ time }) => <Time at={time} /> },
+          { head: "Operation", cell: ({ operation }) => operation },
+          {
+            head: "Outcome",
+            cell: ({ outcome }) => (
+              <Badge variant="light" color={outcome === "ok" ? "green" : "red"} miw="max-content">
+                {outcome.toLowerCase().replaceAll("_", " ")}
+              </Badge>
+            ),
+          },
+          {
+            head: "Resource and details",
+            from: "sm",
+            width: "40%",
+            cell: (event) => (
+              <Box miw={220} style={{ overflowWrap: "anywhere" }}>
+                <Text size="sm">{event.resource}</Text>
+                {Object.entries(event.data).map(([name, value]) => (
+                  <Text size="xs" c="dimmed" key={name}>
+                    {name}: {String(value)}
+                  </Text>
                 ))}
-              </Table.Tbody>
-            </Table>
-          </Table.ScrollContainer>
-          <Pager pager={pager} total={data.auditEvents.totalCount} nouns={["entry", "entries"]} pageInfo={data.auditEvents.pageInfo} />
-        </>
-      )}
+              </Box>
+            ),
+          },
+          { head: "Actor", from: "md", cell: ({ actor }) => <Code>{actor}</Code> },
+        ]}
+      />
     </Stack>
   );
 }

@@ -1,14 +1,13 @@
-import { Button, Code, Group, SegmentedControl, Stack, Table, Title } from "@mantine/core";
+import { Button, Code, Group, SegmentedControl, Stack, Text, Title } from "@mantine/core";
 import { useDocumentTitle } from "@mantine/hooks";
 import { useState } from "react";
 import { useQuery } from "urql";
 
 import { SECRETS } from "../api/documents";
-import { failureOf } from "../api/failure";
 import { useSession } from "../api/session";
 import type { SecretScope } from "../generated/graphql";
-import { Empty, FailureNotice, Loading } from "../parts/Notices";
-import { Pager, usePager } from "../parts/Pager";
+import { Listing } from "../parts/Listing";
+import { usePager } from "../parts/Pager";
 import { PutSecret } from "../parts/PutSecret";
 import { Time } from "../parts/Time";
 
@@ -19,7 +18,7 @@ export function Secrets() {
   const [scope, setScope] = useState<SecretScope>("TENANT");
   const [putting, setPutting] = useState<{ name?: string } | null>(null);
   const pager = usePager(`${tenantId} ${scope}`);
-  const [{ data, error, fetching }, query] = useQuery({
+  const [{ data, error }, query] = useQuery({
     query: SECRETS,
     variables: { tenantId, scope, after: pager.after },
   });
@@ -45,50 +44,36 @@ export function Secrets() {
           onChange={(chosen) => setScope(chosen as SecretScope)}
         />
       )}
-      {error && <FailureNotice failure={failureOf(error)} onRetry={refresh} />}
-      {fetching && !data && <Loading what="secrets" />}
-      {data?.secrets.nodes.length === 0 && <Empty>No secret yet.</Empty>}
-      {data && data.secrets.nodes.length > 0 && (
-        <>
-          <Table.ScrollContainer minWidth={340}>
-            <Table verticalSpacing="sm">
-              <Table.Thead>
-                <Table.Tr>
-                  <Table.Th>Name</Table.Th>
-                  <Table.Th visibleFrom="sm">Reference</Table.Th>
-                  <Table.Th>Version</Table.Th>
-                  <Table.Th>Put</Table.Th>
-                  <Table.Th>
-                    <span className="visually-hidden">Actions</span>
-                  </Table.Th>
-                </Table.Tr>
-              </Table.Thead>
-              <Table.Tbody>
-                {data.secrets.nodes.map((secret) => (
-                  <Table.Tr key={secret.reference}>
-                    <Table.Td fw={500}>{secret.name}</Table.Td>
-                    <Table.Td visibleFrom="sm">
-                      <Code>{secret.reference}</Code>
-                    </Table.Td>
-                    <Table.Td>{secret.version}</Table.Td>
-                    <Table.Td>
-                      <Time at={secret.updatedAt} />
-                    </Table.Td>
-                    <Table.Td>
-                      {manages && (
-                        <Button size="xs" variant="default" onClick={() => setPutting({ name: secret.name })}>
-                          New version
-                        </Button>
-                      )}
-                    </Table.Td>
-                  </Table.Tr>
-                ))}
-              </Table.Tbody>
-            </Table>
-          </Table.ScrollContainer>
-          <Pager pager={pager} total={data.secrets.totalCount} nouns={["secret", "secrets"]} pageInfo={data.secrets.pageInfo} />
-        </>
-      )}
+      <Listing
+        list={data?.secrets}
+        error={error}
+        onRetry={refresh}
+        pager={pager}
+        nouns={["secret", "secrets"]}
+        empty="No secret yet."
+        id={(secret) => secret.reference}
+        columns={[
+          {
+            head: "Name",
+            cell: ({ name }) => (
+              <Text size="sm" fw={500}>
+                {name}
+              </Text>
+            ),
+          },
+          { head: "Reference", from: "sm", cell: ({ reference }) => <Code>{reference}</Code> },
+          { head: "Version", cell: ({ version }) => version },
+          { head: "Put", cell: ({ updatedAt }) => <Time at={updatedAt} /> },
+          {
+            cell: ({ name }) =>
+              manages && (
+                <Button size="xs" variant="default" onClick={() => setPutting({ name })}>
+                  New version
+                </Button>
+              ),
+          },
+        ]}
+      />
       {putting && <PutSecret {...putting} onClose={() => setPutting(null)} onPut={refresh} />}
     </Stack>
   );

@@ -1,4 +1,4 @@
-import { Anchor, Badge, Button, Card, Code, Group, SimpleGrid, Stack, Table, Text, Title } from "@mantine/core";
+import { Anchor, Badge, Box, Button, Card, Code, Group, SimpleGrid, Stack, Text, Title } from "@mantine/core";
 import { useDocumentTitle } from "@mantine/hooks";
 import { useState } from "react";
 import { useQuery } from "urql";
@@ -14,9 +14,11 @@ import { Agents } from "../parts/Agents";
 import { BootLease } from "../parts/BootLease";
 import { Confirm } from "../parts/Confirm";
 import { Grants } from "../parts/Grants";
+import { Labels } from "../parts/Labels";
+import { Listing } from "../parts/Listing";
 import { MintToken } from "../parts/MintToken";
-import { Empty, FailureNotice, Loading } from "../parts/Notices";
-import { Pager, usePager } from "../parts/Pager";
+import { FailureNotice, Loading } from "../parts/Notices";
+import { usePager } from "../parts/Pager";
 import { RevokeToken } from "../parts/RevokeToken";
 import { SiteForm } from "../parts/SiteForm";
 import { Time } from "../parts/Time";
@@ -92,13 +94,9 @@ export function Site({ id }: { id: string }) {
           </Fact>
         </SimpleGrid>
         {site.labels.length > 0 && (
-          <Group gap={4} mt="md">
-            {site.labels.map(({ key, value }) => (
-              <Badge key={key} variant="default" tt="none" fw={400}>
-                {key}={value}
-              </Badge>
-            ))}
-          </Group>
+          <Box mt="md">
+            <Labels labels={site.labels} />
+          </Box>
         )}
       </Card>
       {site.tenantId === tenantId ? (
@@ -166,7 +164,6 @@ function Tokens(props: {
   onMint: () => void;
   onRevoke: (token: Token) => void;
 }) {
-  const { nodes, totalCount, pageInfo } = props.site.siteTokens;
   return (
     <section aria-labelledby="tokens">
       <Group justify="space-between" mb="xs">
@@ -175,64 +172,48 @@ function Tokens(props: {
         </Title>
         {props.manages && <Button onClick={props.onMint}>Mint token</Button>}
       </Group>
-      {nodes.length === 0 ? (
-        <Empty>No token yet. Mint one to enrol agents.</Empty>
-      ) : (
-        <>
-          <Table.ScrollContainer minWidth={340}>
-            <Table verticalSpacing="sm">
-              <Table.Thead>
-                <Table.Tr>
-                  <Table.Th>State</Table.Th>
-                  <Table.Th>Token</Table.Th>
-                  <Table.Th>Uses</Table.Th>
-                  <Table.Th>Expires</Table.Th>
-                  <Table.Th visibleFrom="sm">Last used</Table.Th>
-                  <Table.Th>
-                    <span className="visually-hidden">Actions</span>
-                  </Table.Th>
-                </Table.Tr>
-              </Table.Thead>
-              <Table.Tbody>
-                {nodes.map((token) => (
-                  <Table.Tr key={token.id}>
-                    <Table.Td>
-                      <Badge variant="light" color={STATE_COLORS[token.state]}>
-                        {token.state.toLowerCase()}
-                      </Badge>
-                    </Table.Td>
-                    <Table.Td>
-                      <Code title={token.id}>{token.id.slice(0, 11)}…</Code>
-                      {token.allowedCidrs && (
-                        <Text size="xs" c="dimmed">
-                          from {token.allowedCidrs.join(", ")}
-                        </Text>
-                      )}
-                    </Table.Td>
-                    <Table.Td>
-                      {token.uses} / {token.maxUses}
-                    </Table.Td>
-                    <Table.Td>
-                      <Time at={token.expiresAt} />
-                    </Table.Td>
-                    <Table.Td visibleFrom="sm">
-                      <Time at={token.lastUsedAt} />
-                    </Table.Td>
-                    <Table.Td>
-                      {props.manages && token.state !== "REVOKED" && (
-                        <Button size="xs" variant="default" onClick={() => props.onRevoke(token)}>
-                          Revoke
-                        </Button>
-                      )}
-                    </Table.Td>
-                  </Table.Tr>
-                ))}
-              </Table.Tbody>
-            </Table>
-          </Table.ScrollContainer>
-          <Pager pager={props.pager} total={totalCount} nouns={["token", "tokens"]} pageInfo={pageInfo} />
-        </>
-      )}
+      <Listing
+        list={props.site.siteTokens}
+        pager={props.pager}
+        nouns={["token", "tokens"]}
+        empty="No token yet. Mint one to enrol agents."
+        id={(token) => token.id}
+        columns={[
+          {
+            head: "State",
+            cell: ({ state }) => (
+              <Badge variant="light" color={STATE_COLORS[state]}>
+                {state.toLowerCase()}
+              </Badge>
+            ),
+          },
+          {
+            head: "Token",
+            cell: ({ id, allowedCidrs }) => (
+              <>
+                <Code title={id}>{id.slice(0, 11)}…</Code>
+                {allowedCidrs && (
+                  <Text size="xs" c="dimmed">
+                    from {allowedCidrs.join(", ")}
+                  </Text>
+                )}
+              </>
+            ),
+          },
+          { head: "Uses", cell: ({ uses, maxUses }) => `${uses} / ${maxUses}` },
+          { head: "Expires", cell: ({ expiresAt }) => <Time at={expiresAt} /> },
+          { head: "Last used", from: "sm", cell: ({ lastUsedAt }) => <Time at={lastUsedAt} /> },
+          {
+            cell: (token) =>
+              props.manages &&
+              token.state !== "REVOKED" && (
+                <Button size="xs" variant="default" onClick={() => props.onRevoke(token)}>
+                  Revoke
+                </Button>
+              ),
+          },
+        ]}
+      />
     </section>
   );
 }

@@ -1,16 +1,16 @@
-import { Anchor, Badge, Button, Group, Select, Stack, Table, TextInput, Title } from "@mantine/core";
+import { Anchor, Badge, Button, Group, Select, Stack, TextInput, Title } from "@mantine/core";
 import { useDebouncedValue, useDocumentTitle } from "@mantine/hooks";
 import { useState } from "react";
 import { useQuery } from "urql";
 import { Link, useLocation } from "wouter";
 
 import { SITES } from "../api/documents";
-import { failureOf } from "../api/failure";
 import { useLive } from "../api/live";
 import { useSession } from "../api/session";
 import type { SiteFilter, SiteKind } from "../generated/graphql";
-import { Empty, FailureNotice, Loading } from "../parts/Notices";
-import { Pager, usePager } from "../parts/Pager";
+import { Labels } from "../parts/Labels";
+import { Listing } from "../parts/Listing";
+import { usePager } from "../parts/Pager";
 import { SiteForm } from "../parts/SiteForm";
 import { Time } from "../parts/Time";
 
@@ -31,7 +31,7 @@ export function Sites() {
     ...(kind && { kinds: [kind as SiteKind] }),
   };
   const pager = usePager(JSON.stringify([tenantId, filter, order]));
-  const [{ data, error, fetching }, refresh] = useQuery({
+  const [{ data, error }, query] = useQuery({
     query: SITES,
     variables: {
       tenantId,
@@ -41,7 +41,8 @@ export function Sites() {
       orderBy: { field: order as "NAME" | "CREATED_AT", direction: order === "NAME" ? "ASC" : "DESC" },
     },
   });
-  useLive(() => refresh({ requestPolicy: "network-only" }));
+  const refresh = () => query({ requestPolicy: "network-only" });
+  useLive(refresh);
   return (
     <Stack>
       <Group justify="space-between">
@@ -83,58 +84,36 @@ export function Sites() {
           onChange={(value) => setOrder(value ?? "NAME")}
         />
       </Group>
-      {error && <FailureNotice failure={failureOf(error)} onRetry={() => refresh({ requestPolicy: "network-only" })} />}
-      {fetching && !data && <Loading what="sites" />}
-      {data?.sites.nodes.length === 0 && (
-        <Empty>{term || kind ? "No site matches." : "No site yet. Create the first one."}</Empty>
-      )}
-      {data && data.sites.nodes.length > 0 && (
-        <>
-          <Table.ScrollContainer minWidth={340}>
-            <Table highlightOnHover verticalSpacing="sm">
-              <Table.Thead>
-                <Table.Tr>
-                  <Table.Th>Name</Table.Th>
-                  <Table.Th>Kind</Table.Th>
-                  <Table.Th>Region</Table.Th>
-                  <Table.Th visibleFrom="sm">Labels</Table.Th>
-                  <Table.Th visibleFrom="sm">Created</Table.Th>
-                </Table.Tr>
-              </Table.Thead>
-              <Table.Tbody>
-                {data.sites.nodes.map((site) => (
-                  <Table.Tr key={site.id}>
-                    <Table.Td>
-                      <Anchor component={Link} href={`/sites/${site.id}`} fw={500}>
-                        {site.name}
-                      </Anchor>
-                    </Table.Td>
-                    <Table.Td>
-                      <Badge variant="light" color={KIND_COLORS[site.kind]}>
-                        {site.kind.toLowerCase()}
-                      </Badge>
-                    </Table.Td>
-                    <Table.Td>{site.region}</Table.Td>
-                    <Table.Td visibleFrom="sm">
-                      <Group gap={4}>
-                        {site.labels.map(({ key, value }) => (
-                          <Badge key={key} variant="default" tt="none" fw={400}>
-                            {key}={value}
-                          </Badge>
-                        ))}
-                      </Group>
-                    </Table.Td>
-                    <Table.Td visibleFrom="sm">
-                      <Time at={site.createdAt} />
-                    </Table.Td>
-                  </Table.Tr>
-                ))}
-              </Table.Tbody>
-            </Table>
-          </Table.ScrollContainer>
-          <Pager pager={pager} total={data.sites.totalCount} nouns={["site", "sites"]} pageInfo={data.sites.pageInfo} />
-        </>
-      )}
+      <Listing
+        list={data?.sites}
+        error={error}
+        onRetry={refresh}
+        pager={pager}
+        nouns={["site", "sites"]}
+        empty={term || kind ? "No site matches." : "No site yet. Create the first one."}
+        id={(site) => site.id}
+        columns={[
+          {
+            head: "Name",
+            cell: ({ id, name }) => (
+              <Anchor component={Link} href={`/sites/${id}`} fw={500} size="sm">
+                {name}
+              </Anchor>
+            ),
+          },
+          {
+            head: "Kind",
+            cell: ({ kind }) => (
+              <Badge variant="light" color={KIND_COLORS[kind]}>
+                {kind.toLowerCase()}
+              </Badge>
+            ),
+          },
+          { head: "Region", cell: ({ region }) => region },
+          { head: "Labels", from: "sm", cell: ({ labels }) => <Labels labels={labels} /> },
+          { head: "Created", from: "sm", cell: ({ createdAt }) => <Time at={createdAt} /> },
+        ]}
+      />
       {creating && <SiteForm onClose={() => setCreating(false)} onDone={(id) => navigate(`/sites/${id}`)} />}
     </Stack>
   );

@@ -1,15 +1,16 @@
-import { Autocomplete, Button, Group, Modal, Stack, Table, Text, Title } from "@mantine/core";
+import { Autocomplete, Button, Group, Modal, Stack, Text, Title } from "@mantine/core";
 import { useState } from "react";
 import { useQuery } from "urql";
 
 import { GRANT_SECRET, REVOKE_SECRET_GRANT, SECRET_GRANTS, SECRET_REFERENCES } from "../api/documents";
-import { type Failure, failureOf } from "../api/failure";
+import type { Failure } from "../api/failure";
 import { useLive } from "../api/live";
 import { useMutate } from "../api/mutate";
 import { useSession } from "../api/session";
 import { Confirm } from "./Confirm";
-import { Empty, FailureNotice, Loading } from "./Notices";
-import { Pager, usePager } from "./Pager";
+import { Listing } from "./Listing";
+import { FailureNotice } from "./Notices";
+import { usePager } from "./Pager";
 import { Time } from "./Time";
 
 /** Which of the tenant's secrets the holder of the site's boot lease may be handed. */
@@ -24,7 +25,6 @@ export function Grants({ siteId, open }: { siteId: string; open: boolean }) {
   });
   const refresh = () => query({ requestPolicy: "network-only" });
   useLive(refresh, siteId);
-  const grants = data?.secretGrants;
   const manages = may("compute:secrets:manage");
   const close = () => setDialog(null);
   return (
@@ -35,48 +35,35 @@ export function Grants({ siteId, open }: { siteId: string; open: boolean }) {
         </Title>
         {manages && open && <Button onClick={() => setDialog("grant")}>Grant secret</Button>}
       </Group>
-      {error && <FailureNotice failure={failureOf(error)} onRetry={refresh} />}
-      {!error && !grants && <Loading what="grants" />}
-      {grants?.nodes.length === 0 && <Empty>No secret is granted to this site.</Empty>}
-      {grants && grants.nodes.length > 0 && (
-        <>
-          <Table.ScrollContainer minWidth={340}>
-            <Table verticalSpacing="sm">
-              <Table.Thead>
-                <Table.Tr>
-                  <Table.Th>Name</Table.Th>
-                  <Table.Th>Scope</Table.Th>
-                  <Table.Th>Granted</Table.Th>
-                  <Table.Th>
-                    <span className="visually-hidden">Actions</span>
-                  </Table.Th>
-                </Table.Tr>
-              </Table.Thead>
-              <Table.Tbody>
-                {grants.nodes.map(({ reference, name, scope, createdAt }) => (
-                  <Table.Tr key={reference}>
-                    <Table.Td fw={500} title={reference}>
-                      {name}
-                    </Table.Td>
-                    <Table.Td>{scope.toLowerCase()}</Table.Td>
-                    <Table.Td>
-                      <Time at={createdAt} />
-                    </Table.Td>
-                    <Table.Td>
-                      {manages && (
-                        <Button size="xs" variant="default" onClick={() => setDialog({ reference })}>
-                          Revoke
-                        </Button>
-                      )}
-                    </Table.Td>
-                  </Table.Tr>
-                ))}
-              </Table.Tbody>
-            </Table>
-          </Table.ScrollContainer>
-          <Pager pager={pager} total={grants.totalCount} nouns={["grant", "grants"]} pageInfo={grants.pageInfo} />
-        </>
-      )}
+      <Listing
+        list={data?.secretGrants}
+        error={error}
+        onRetry={refresh}
+        pager={pager}
+        nouns={["grant", "grants"]}
+        empty="No secret is granted to this site."
+        id={(grant) => grant.reference}
+        columns={[
+          {
+            head: "Name",
+            cell: ({ name, reference }) => (
+              <Text size="sm" fw={500} title={reference}>
+                {name}
+              </Text>
+            ),
+          },
+          { head: "Scope", cell: ({ scope }) => scope.toLowerCase() },
+          { head: "Granted", cell: ({ createdAt }) => <Time at={createdAt} /> },
+          {
+            cell: ({ reference }) =>
+              manages && (
+                <Button size="xs" variant="default" onClick={() => setDialog({ reference })}>
+                  Revoke
+                </Button>
+              ),
+          },
+        ]}
+      />
       {dialog === "grant" && <GrantSecret siteId={siteId} onClose={close} onGranted={refresh} />}
       {dialog !== null && dialog !== "grant" && (
         <Confirm

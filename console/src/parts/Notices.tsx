@@ -3,7 +3,7 @@ import { Alert, Button, Center, Code, Loader, Stack, Text } from "@mantine/core"
 import type { Failure } from "../api/failure";
 
 /** An error: what happened, how to mend it, and the request id where the log has more. */
-export function FailureNotice({ failure, onRetry }: { failure: Failure | null; onRetry?: () => void }) {
+export function FailureNotice({ failure, onRetry }: { failure: Failure | null; onRetry?: (() => void) | undefined }) {
   if (!failure) return null;
   const denied = failure.code === "PERMISSION_DENIED";
   const stray = Object.entries(failure.fields);
