@@ -21,6 +21,7 @@ from strawberry.asgi import GraphQL
 
 from app import authenticator, open_services
 from models.db import plain_url, set_codecs
+from models.pages import Asked
 from models.sites import SiteQuery, _page_statement
 from resolvers.root import schema
 from schema.context import RequestContext
@@ -37,7 +38,7 @@ async def _raw(settings: Settings) -> Starlette:
     pool = await asyncpg.create_pool(
         plain_url(settings.database_url or ""), min_size=settings.database_pool_size, init=set_codecs
     )
-    page = _page_statement(SiteQuery(), continued=False, members=MEMBERS)
+    page = _page_statement(SiteQuery(), continued=False, asked=Asked(MEMBERS, cursors=False))
 
     async def sites(_request: Request) -> Response:
         given = {"viewers": None, "viewer": "acme", "site_ids": None, "limit": 51}

@@ -81,8 +81,7 @@ class Statement(Generic[Row]):
 
     def rows(self, records: Sequence[asyncpg.Record]) -> list[Row]:
         """The records as rows."""
-        make = self._make
-        return [make(record) for record in records]
+        return list(map(self._make, records))
 
 
 class _Connection(Protocol):

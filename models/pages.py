@@ -3,13 +3,14 @@
 import base64
 import binascii
 import hashlib
+from collections import namedtuple
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache, partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from itertools import repeat
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import orjson
-from sqlalchemy import ColumnElement, null
 
 from models.errors import invalid
 
@@ -70,14 +71,38 @@ def _part(part: Any, kind: type[KeyPart]) -> KeyPart:
     return part
 
 
-def trimmed(
-    columns: dict[str, ColumnElement[Any]], members: frozenset[str] | None, always: frozenset[str]
-) -> list[ColumnElement[Any]]:
-    """The columns of a list's rows, with null for the members that nobody asked for: what a list costs is for the most
-    part to decode it. ``members`` None: all are asked for. ``always``: what the page itself and look-ups read.
-    """
-    wanted = columns.keys() if members is None else members | always
-    return [column if name in wanted else null().label(name) for name, column in columns.items()]
+class Asked(NamedTuple):
+    """What is asked for of a page. What a list costs is for the most part to decode it, so the rest is not read."""
+
+    members: frozenset[str] | None = None
+    """The members of its rows; None: all."""
+    cursors: bool = True
+    more: bool = True
+    """Whether there are more rows, which takes one row more to tell."""
+
+    def rows(self, row: type[Row], *, always: str, key: Sequence[str]) -> type[Row]:
+        """``row``, or a class of it without the members that nobody needs: neither who asks, nor the cursors' ``key``,
+        nor the page itself, which goes by ``always``.
+        """
+        if self.members is None:
+            return row
+        members = self.members | {always} | (frozenset(key) if self.cursors else frozenset())
+        return cast("type[Row]", _narrowed(cast("Any", row), members))
+
+
+class _Unread:
+    """In the place of a member that was not read: an error rather than a null that looks like a value."""
+
+    def __get__(self, row: object, _class: type) -> Any:
+        raise AttributeError("a member of a row that was not read")
+
+
+@lru_cache(maxsize=1024)
+def _narrowed(row: Any, members: frozenset[str]) -> Any:
+    fields = [name for name in row._fields if name in members]
+    tuple_class = namedtuple(row.__name__, fields)  # type: ignore[misc]  # noqa: PYI024 - its fields are known only now
+    unread = dict.fromkeys(set(row._fields) - members, _Unread())
+    return type(row.__name__, (tuple_class, row), {"__slots__": (), "__module__": row.__module__, **unread})
 
 
 class Edge(NamedTuple):
@@ -101,9 +126,13 @@ class Page(Generic[Row]):
         after: str | None,
         cursor: Callable[[Row], str],
         count: Callable[[], Awaitable[int]],
+        more: bool = True,
     ) -> None:
-        """``rows`` holds one more than ``first`` where a next page exists; ``cursor`` makes the one on a row."""
-        self.has_next_page = len(rows) > first
+        """``cursor`` makes the one on a row. With ``more``, one row more than ``first`` was asked for, and comes where
+        a next page exists; without, nobody asks for ``has_next_page``, and it is not there.
+        """
+        if more:
+            self.has_next_page = len(rows) > first
         self.has_previous_page = after is not None
         self.nodes = rows[:first]
         self.cursor = cursor
@@ -112,7 +141,7 @@ class Page(Generic[Row]):
     @cached_property
     def edges(self) -> list[Edge]:
         """The rows as Relay has them."""
-        return [_edge((row, self.cursor)) for row in self.nodes]
+        return list(map(_edge, zip(self.nodes, repeat(self.cursor), strict=False)))
 
     @cached_property
     def start_cursor(self) -> str | None:

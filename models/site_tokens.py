@@ -33,7 +33,7 @@ from models.db import Database, Reader, Statement, Transaction
 from models.hashing import Hasher, Pepper
 from models.ids import checksum, new_secret
 from models.journal import Audit, Event
-from models.pages import Keyset, Page, trimmed
+from models.pages import Asked, Keyset, Page
 from models.projection import View
 from models.sensitive import BearerToken, HashedToken
 from models.tables import JoinToken, Site, table
@@ -195,6 +195,7 @@ def _page(
     *,
     first: int,
     after: str | None,
+    more: bool = True,
 ) -> Page[SiteTokenRow]:
     def cursor(row: SiteTokenRow) -> str:
         return _keyset(tenant_id, query).cursor(_key(row))
@@ -203,7 +204,7 @@ def _page(
         statement = _count_statement(_shape(query), site_ids=view.site_ids is not None)
         return (await database.one(statement, **_parameters(view, tenant_id, query)))[0]
 
-    return Page(rows, first=first, after=after, cursor=cursor, count=count)
+    return Page(rows, first=first, after=after, cursor=cursor, count=count, more=more)
 
 
 def _parameters(view: View, tenant_id: str, query: SiteTokenQuery) -> dict[str, Any]:
@@ -236,19 +237,20 @@ _WANTED = (
     .table_valued("tenant_id", "site_id")
     .render_derived("wanted")
 )
-_ALWAYS = frozenset({"id", "tenant_id", "site_id", "created_at"})
+_ALL = Asked()
 
 
 @lru_cache(maxsize=64)
-def _first_pages_statement(members: frozenset[str] | None) -> Statement[SiteTokenRow]:
+def _first_pages_statement(asked: Asked) -> Statement[SiteTokenRow]:
+    row = asked.rows(SiteTokenRow, always="site_id", key=("created_at", "id"))
     newest = (
-        select(*trimmed(_BY_NAME, members, _ALWAYS))
+        select(*(_BY_NAME[name] for name in row._fields))
         .where(TOKENS.c.tenant_id == _WANTED.c.tenant_id, TOKENS.c.site_id == _WANTED.c.site_id)
         .order_by(TOKENS.c.created_at.desc(), TOKENS.c.id.desc())
         .limit(bindparam("limit"))
         .lateral("newest")
     )
-    return Statement(select(*newest.c).select_from(_WANTED.join(newest, true())), SiteTokenRow)
+    return Statement(select(*newest.c).select_from(_WANTED.join(newest, true())), row)
 
 
 async def first_pages(
@@ -257,22 +259,31 @@ async def first_pages(
     site_keys: Sequence[tuple[str, str]],
     *,
     first: int,
-    members: frozenset[str] | None = None,
+    asked: Asked = _ALL,
 ) -> list[Page[SiteTokenRow]]:
     """The newest tokens of each of the sites ``(tenant id, site id)``, which the caller may see: one statement for a
-    whole page of sites, in the order of ``site_keys``. Of the tokens only ``members`` need be read; None: all.
+    whole page of sites, in the order of ``site_keys``; of them what is ``asked``.
     """
     rows = await database.all(
-        _first_pages_statement(members),
+        _first_pages_statement(asked),
         tenants=[tenant_id for tenant_id, _ in site_keys],
         sites=[site_id for _, site_id in site_keys],
-        limit=first + 1,
+        limit=first + asked.more,
     )
     by_site: dict[str, list[SiteTokenRow]] = {site_id: [] for _, site_id in site_keys}
     for row in rows:
         by_site[row.site_id].append(row)
     return [
-        _page(database, view, tenant_id, SiteTokenQuery(site_id), by_site[site_id], first=first, after=None)
+        _page(
+            database,
+            view,
+            tenant_id,
+            SiteTokenQuery(site_id),
+            by_site[site_id],
+            first=first,
+            after=None,
+            more=asked.more,
+        )
         for tenant_id, site_id in site_keys
     ]
 

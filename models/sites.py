@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
 from models.db import Database, Reader, Statement, Transaction
 from models.errors import not_found
 from models.ids import new_id
-from models.pages import Keyset, Page, trimmed
+from models.pages import Asked, Keyset, Page
 from models.projection import SITE_IDS, View, project, visible, visible_count, visible_page
 from models.tables import Site, table
 
@@ -89,7 +89,6 @@ class SiteQuery(NamedTuple):
 
 _BY_NAME: dict[str, ColumnElement[Any]] = {name: SITES.c[name] for name in SiteRow._fields}
 _COLUMNS = [*_BY_NAME.values()]
-_ALWAYS = frozenset({"id", "tenant_id", "name"})
 
 # --- one site ----------------------------------------------------------------------------------------------------
 
@@ -140,7 +139,13 @@ def _shape(query: SiteQuery) -> SiteQuery:
     )
 
 
+def _key(query: SiteQuery) -> tuple[str, ...]:
+    """The members that the list is ordered by."""
+    return ("name", "id") if query.sort is SiteSort.NAME else ("id",)
+
+
 _UNFILTERED = SiteQuery()
+_ALL = Asked()
 
 _DEAR = literal_column(
     "(SELECT count(*) FROM string_to_table('', ',') a, string_to_table('', ',') b, string_to_table('', ',') c, "
@@ -158,8 +163,9 @@ which a tenant that sees twenty sites waits for a million.
 
 
 @lru_cache(maxsize=256)
-def _page_statement(shape: SiteQuery, *, continued: bool, members: frozenset[str] | None = None) -> Statement[SiteRow]:
-    columns = trimmed(_BY_NAME, members, _ALWAYS)
+def _page_statement(shape: SiteQuery, *, continued: bool, asked: Asked = _ALL) -> Statement[SiteRow]:
+    row = asked.rows(SiteRow, always="id", key=_key(shape))
+    columns = [_BY_NAME[name] for name in row._fields]
     limit: ColumnElement[int] = bindparam("limit", type_=SITES.c.revision.type)
     after: ColumnElement[str] = bindparam("after_id", type_=Text)
     if shape._replace(descending=False) == _UNFILTERED:  # cut the page from the projection
@@ -171,7 +177,7 @@ def _page_statement(shape: SiteQuery, *, continued: bool, members: frozenset[str
         )
         order: list[ColumnElement[Any]] = [cut.c.site_id]
     else:
-        order = [SITES.c.name, SITES.c.id] if shape.sort is SiteSort.NAME else [SITES.c.id]
+        order = [SITES.c[name] for name in _key(shape)]
         key = [bindparam("after_name", type_=Text), after] if shape.sort is SiteSort.NAME else [after]
         statement = select(*columns).where(
             visible(SITES.c.id, listed_only=not shape.include_deleted), *_filters(shape), _PLANNED_ANEW
@@ -181,7 +187,7 @@ def _page_statement(shape: SiteQuery, *, continued: bool, members: frozenset[str
             statement = statement.where(mine < theirs if shape.descending else mine > theirs)
     return Statement(
         statement.order_by(*(column.desc() if shape.descending else column for column in order)).limit(limit),
-        SiteRow,
+        row,
     )
 
 
@@ -207,19 +213,19 @@ async def page(
     *,
     first: int,
     after: str | None,
-    members: frozenset[str] | None = None,
+    asked: Asked = _ALL,
 ) -> Page[SiteRow]:
-    """The sites that ``view`` (of ``tenant_id``) sees, filtered and ordered by ``query``.
+    """The sites that ``view`` (of ``tenant_id``) sees, filtered and ordered by ``query``; of them what is ``asked``.
 
     Raises ApiError INVALID_ARGUMENT for a cursor of another list.
     """
-    by_name = query.sort is SiteSort.NAME
+    key = _key(query)
 
     def keyset() -> Keyset:
-        return Keyset.of((str, str) if by_name else (str,), "sites", tenant_id, list(query))
+        return Keyset.of((str,) * len(key), "sites", tenant_id, list(query))
 
     def cursor(row: SiteRow) -> str:
-        return keyset().cursor((row.name, row.id) if by_name else (row.id,))
+        return keyset().cursor([getattr(row, name) for name in key])
 
     shape = _shape(query)
     parameters: dict[str, Any] = {
@@ -234,7 +240,7 @@ async def page(
             if query.label_value is None
             else {"key": query.label_key, "value": query.label_value}
         ],
-        "limit": first + 1,
+        "limit": first + asked.more,
     }
     if after is not None:
         *name, site_id = keyset().key(after)
@@ -243,8 +249,8 @@ async def page(
     async def count() -> int:
         return (await database.one(_count_statement(shape), **parameters))[0]
 
-    rows = await database.all(_page_statement(shape, continued=after is not None, members=members), **parameters)
-    return Page(rows, first=first, after=after, cursor=cursor, count=count)
+    rows = await database.all(_page_statement(shape, continued=after is not None, asked=asked), **parameters)
+    return Page(rows, first=first, after=after, cursor=cursor, count=count, more=asked.more)
 
 
 # --- changes -----------------------------------------------------------------------------------------------------

@@ -10,12 +10,15 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from models import journal
 from models.errors import ApiError
+from models.pages import Asked
 from schema.context import Op, RequestContext, Visit
 from schema.inputs import Input
 
 In = TypeVar("In", bound=Input)
 By = TypeVar("By", bound=Visit)
 Out = TypeVar("Out")
+
+_ALL = Asked()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +47,13 @@ class Operation(Generic[In, Out]):
         """What it promises: the docstring of its function."""
         return inspect.getdoc(self.run) or ""
 
-    async def __call__(self, request: RequestContext, given: In, members: frozenset[str] | None = None) -> Out:
-        """Run it for the caller of ``request`` on a validated input; of the rows it lists only ``members`` are read.
+    async def __call__(self, request: RequestContext, given: In, asked: Asked = _ALL) -> Out:
+        """Run it for the caller of ``request`` on a validated input; a page it lists holds what is ``asked``.
 
         A decision that no change has written to the audit trail (a denial, or a refusal after it) is written here, in
         a transaction of its own. Raises ApiError.
         """
-        op = Op(self.name, request.actor, request.request_id, request.services, members)
+        op = Op(self.name, request.actor, request.request_id, request.services, asked)
         try:
             return await self.run(op, given)
         except ApiError as error:

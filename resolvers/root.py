@@ -152,7 +152,7 @@ class Query:
     ) -> Page[SiteRow]:
         """``sites.list``."""
         given = _given(tenant_id=tenant_id, first=first, after=after, filter=filter, order_by=order_by)
-        return await list_sites(info.context, list_sites.input_of(**given), info.members("Site"))
+        return await list_sites(info.context, list_sites.input_of(**given), info.asked("Site"))
 
     @strawberry.field(description=list_site_tokens.description, graphql_type=Connection[SiteToken])
     async def site_tokens(

@@ -27,7 +27,7 @@ async def list_sites(op: Op, given: ListSitesInput) -> Page[SiteRow]:
     tenant_id = given.tenant_id or op.actor.tenant_id
     view = await op.view(tenant_id)
     return await sites.page(
-        op.database, view, tenant_id, _query(given), first=given.first, after=given.after, members=op.members
+        op.database, view, tenant_id, _query(given), first=given.first, after=given.after, asked=op.asked
     )
 
 

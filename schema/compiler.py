@@ -270,7 +270,7 @@ class _Execution(Executor[None]):
         keywords = self.keywords(field, self.info(field, path)) if field.keywords is None else field.keywords
         if keywords is None:
             raise TypeError
-        return await cast("Together", direct.together)(items, self.context_value, field, **keywords)
+        return await cast("Together", direct.together).look_up(items, self.context_value, field, **keywords)
 
     def _each(self, field: FieldPlan, path: Any, items: list[Any]) -> Any:
         classes = cast("PlainClasses", field.classes)

@@ -23,7 +23,7 @@ from models.journal import Audit, Decision
 from models.keyring import Keyring
 from models.leases import LeaseRow, SiteKey, TermRow
 from models.oidc import Issuer, Login
-from models.pages import Page
+from models.pages import Asked, Page
 from models.projection import View, view_of, widest_view
 from models.refusals import Refusals
 from models.secret_store import LocalStore
@@ -32,6 +32,7 @@ from models.site_tokens import SiteTokenRow
 from models.sites import SiteRow
 from models.throttle import Throttle
 from schema.plain import Selected
+from schema.relay import asked_of
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -106,7 +107,7 @@ class Loaders:
     def __init__(self, actor: Actor, database: Database) -> None:
         self._actor = actor
         self._database = database
-        self._tokens: dict[tuple[int, frozenset[str] | None], Loader[SiteKey, Page[SiteTokenRow]]] = {}
+        self._tokens: dict[tuple[int, Asked], Loader[SiteKey, Page[SiteTokenRow]]] = {}
         self._agents: dict[int, Loader[tuple[str, str], Page[AgentRow]]] = {}
         self._terms: dict[int, Loader[SiteKey, list[TermRow]]] = {}
         self.site: Loader[str, SiteRow | None] = Loader(
@@ -118,14 +119,12 @@ class Loaders:
         self.agent: Loader[str, AgentRow | None] = Loader(lambda ids: _in_order(ids, agents.find_many(database, ids)))
         self.lease: Loader[SiteKey, LeaseRow] = Loader(lambda keys: leases.find_many(database, keys))
 
-    def newest_tokens(self, first: int, members: frozenset[str] | None = None) -> Loader[SiteKey, Page[SiteTokenRow]]:
-        """The newest ``first`` tokens of sites ``(tenant id, site id)`` that the caller sees, with these members."""
-        actor, database, key = self._actor, self._database, (first, members)
+    def newest_tokens(self, first: int, asked: Asked) -> Loader[SiteKey, Page[SiteTokenRow]]:
+        """The newest ``first`` tokens of sites ``(tenant id, site id)`` that the caller sees."""
+        actor, database, key = self._actor, self._database, (first, asked)
         return self._tokens.get(key) or self._tokens.setdefault(
             key,
-            Loader(
-                lambda keys: site_tokens.first_pages(database, widest_view(actor), keys, first=first, members=members)
-            ),
+            Loader(lambda keys: site_tokens.first_pages(database, widest_view(actor), keys, first=first, asked=asked)),
         )
 
     def newest_agents(self, first: int) -> Loader[tuple[str, str], Page[AgentRow]]:
@@ -249,10 +248,10 @@ class RequestContext:
 class Info(strawberry.Info[RequestContext, None]):
     """What resolvers get of a request."""
 
-    def members(self, type_name: str) -> frozenset[str] | None:
-        """The members that are selected within the field of objects of that type; None: any may be read."""
+    def asked(self, type_name: str) -> Asked:
+        """What the field, which answers a connection of that type, has to read."""
         selected: Selected | None = getattr(self._raw_info, "selected", None)
-        return None if selected is None else selected.members(type_name)
+        return asked_of(selected, type_name)
 
 
 @dataclass(slots=True)
@@ -263,8 +262,8 @@ class Op:
     actor: Actor
     request_id: str
     services: Services
-    members: frozenset[str] | None = field(default=None)
-    """The members that are asked for of the rows it lists; None: all."""
+    asked: Asked = field(default_factory=Asked)
+    """What is asked for of the page that it lists."""
     decided: Audit | None = field(default=None)
     """The last decision that no audit row tells of yet."""
 

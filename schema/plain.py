@@ -172,25 +172,30 @@ class Selected(Protocol):
         """The members that are selected of objects of that type; None if more of them is read than members."""
 
 
-Together = Callable[..., Awaitable[Sequence[Any]]]
-"""``look_up(rows, context, selected, **arguments)`` resolves one field for many rows: a value for each, in their order.
+class Together(NamedTuple):
+    """How one field is resolved for many rows at once."""
 
-It only looks things up: of its rows by nothing but their keys, and of rows in the values only what is selected. If any
-row is to be treated otherwise, or fails, it raises whatever it likes: then every row's own resolver is asked.
-``arguments`` are the resolver's own.
-"""
+    look_up: Callable[..., Awaitable[Sequence[Any]]]
+    """``look_up(rows, context, selected, **arguments)``: a value for each row, in their order.
+
+    It only looks things up, and of rows in the values only what is selected. If any row is to be treated otherwise, or
+    fails, it raises whatever it likes: then every row's own resolver is asked. ``arguments`` are the resolver's own.
+    """
+    reads: tuple[str, ...]
+    """The members of the rows that it reads, and the row's own resolver too."""
+
 
 Resolver = TypeVar("Resolver", bound=Callable[..., Any])
 
 
-def together(look_up: Together) -> Callable[[Resolver], Resolver]:
-    """Say how a field without side effects is resolved for all rows of a list at once.
+def together(look_up: Callable[..., Awaitable[Sequence[Any]]], *reads: str) -> Callable[[Resolver], Resolver]:
+    """Say how a field without side effects is resolved for all rows of a list at once, by these members of theirs.
 
     The resolver so marked, for one row, answers the same; it is asked where rows are not plain, or one fails.
     """
 
     def mark(resolver: Resolver) -> Resolver:
-        resolver.together = look_up  # type: ignore[attr-defined]
+        resolver.together = Together(look_up, reads)  # type: ignore[attr-defined]
         return resolver
 
     return mark

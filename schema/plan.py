@@ -202,9 +202,9 @@ def _members_of(type_name: str, field: FieldPlan) -> Iterator[str | None]:
             yield None
         return
     for selected in field.rows_plan():
-        looked_up = selected.direct is not None and selected.direct.together is not None
-        if field.object_type.name == type_name and not looked_up and selected.nodes[0].name.value != "__typename":
-            yield plain_member(selected.definition)
+        if field.object_type.name == type_name and selected.nodes[0].name.value != "__typename":
+            together = None if selected.direct is None else selected.direct.together
+            yield from [plain_member(selected.definition)] if together is None else together.reads
         yield from _members_of(type_name, selected)
 
 

@@ -4,9 +4,9 @@ from typing import Generic, TypeVar
 
 import strawberry
 
+from models.pages import Asked, Page
 from models.pages import Edge as PageEdge
-from models.pages import Page
-from schema.plain import derived
+from schema.plain import Selected, derived
 
 T = TypeVar("T")
 
@@ -58,3 +58,15 @@ class Connection(Generic[T]):
     async def total_count(self: Page[T]) -> int:
         """Counted by the list's own predicate."""
         return await self.total()
+
+
+def asked_of(selected: Selected | None, type_name: str) -> Asked:
+    """What a field that answers a connection of that type has to read; None: it is not known what is selected of it."""
+    if selected is None:
+        return Asked()
+    edge, info = selected.members(f"{type_name}Edge"), selected.members("PageInfo")
+    return Asked(
+        selected.members(type_name),
+        cursors=edge is None or info is None or not info.isdisjoint({"start_cursor", "end_cursor"}),
+        more=info is None or "has_next_page" in info,
+    )

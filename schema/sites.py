@@ -9,7 +9,7 @@ from pydantic import AfterValidator, AliasChoices, Field
 
 from models import site_tokens
 from models.leases import LeaseRow
-from models.pages import Page, empty_page
+from models.pages import Asked, Page, empty_page
 from models.projection import view_of
 from models.site_tokens import SiteTokenQuery, SiteTokenRow
 from models.sites import DEFAULT_BOOT_LEASE_TTL_SECONDS, SiteRow
@@ -31,7 +31,7 @@ from schema.inputs import (
 )
 from schema.leases import BootLease
 from schema.plain import InstancesOf, Selected, together
-from schema.relay import Connection, Node
+from schema.relay import Connection, Node, asked_of
 from schema.site_tokens import SiteToken
 
 MAX_LABELS = 64
@@ -59,7 +59,7 @@ async def _newest_tokens(
         raise LookupError("a cursor is of one list")
     seen = {tenant_id for tenant_id in {row.tenant_id for row in rows} if view_of(context.actor, tenant_id) is not None}
     keys = [(row.tenant_id, row.id) for row in rows if row.tenant_id in seen]
-    loader = context.loaders.newest_tokens(bounds.first, selected.members("SiteToken"))
+    loader = context.loaders.newest_tokens(bounds.first, asked_of(selected, "SiteToken"))
     pages = iter(await loader.load_many(keys))
     return [next(pages) if row.tenant_id in seen else empty_page() for row in rows]
 
@@ -90,7 +90,7 @@ class Site(Node):
         description="The site's tokens, newest first. They are its owner's: to others the list is empty.",
         graphql_type=Connection[SiteToken],
     )
-    @together(_newest_tokens)
+    @together(_newest_tokens, "tenant_id", "id")
     async def site_tokens(
         self: SiteRow,
         info: Info,
@@ -106,14 +106,14 @@ class Site(Node):
         if view is None:
             return empty_page()
         if bounds.after is None:
-            return await context.loaders.newest_tokens(bounds.first).load((self.tenant_id, self.id))
+            return await context.loaders.newest_tokens(bounds.first, Asked()).load((self.tenant_id, self.id))
         query = SiteTokenQuery(self.id)
         return await site_tokens.page(
             context.services.database, view, self.tenant_id, query, first=bounds.first, after=bounds.after
         )
 
     @strawberry.field(description="Who may boot its machines, now and before.", graphql_type=BootLease)
-    @together(_boot_leases)
+    @together(_boot_leases, "tenant_id", "id")
     async def boot_lease(self: SiteRow, info: Info) -> LeaseRow:
         """One statement for all sites of a page."""
         return await info.context.loaders.lease.load((self.tenant_id, self.id))

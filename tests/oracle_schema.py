@@ -17,6 +17,7 @@ from strawberry.dataloader import DataLoader
 from strawberry.scalars import JSON
 from strawberry.schema.config import StrawberryConfig
 
+from models.pages import Asked
 from schema.plain import InstancesOf, derived, member, together
 from schema.scalars import SCALARS
 from tests.graphql_fakes import Later, Many, odd
@@ -257,15 +258,18 @@ async def _joined(rows: Any, context: World, selected: Any, first: int = 2) -> A
     members = selected.members("Thing")
     if members is None:
         return pages
-    nothing = {name: None for name in ThingRow._fields if name not in members | {"id"}}
-    return [page if page.edges is None else _pruned(page, nothing) for page in pages]
+    narrow = Asked(members).rows(ThingRow, always="id", key=())
+    return [page if page.edges is None else _pruned(page, narrow) for page in pages]
 
 
-def _pruned(page: JoinedRow, nothing: dict[str, None]) -> JoinedRow:
+def _pruned(page: JoinedRow, narrow: type[ThingRow]) -> JoinedRow:
     """The page, without those members of its things that were not asked for."""
     if type(page.edges) is not list or not all(type(edge.node) is ThingRow for edge in page.edges):
         raise TypeError("one by one")
-    return page._replace(edges=[edge._replace(node=edge.node._replace(**nothing)) for edge in page.edges])
+    edges = [
+        edge._replace(node=narrow._make(getattr(edge.node, name) for name in narrow._fields)) for edge in page.edges
+    ]
+    return page._replace(edges=edges)
 
 
 @strawberry.type
@@ -309,7 +313,7 @@ class Thing(Node, Named):
         return await info.context.loader.load(len(str(self.name)))  # type: ignore[no-any-return]
 
     @strawberry.field
-    @together(_joined)
+    @together(_joined, "id")
     async def joined(self: ThingRow, info: Info, first: int = 2) -> "Page":
         """A page, looked up for all things of a list at once."""
         await asyncio.sleep(0)

@@ -5,10 +5,8 @@ import base64
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable
-from random import Random
 from typing import Any
 
-import httpx
 import orjson
 import pytest
 from hypothesis import HealthCheck, example, settings
@@ -19,7 +17,7 @@ from models.db import Database
 from models.errors import ApiError, ErrorCode
 from models.pages import Keyset
 from tests.doors import HTTP, Door, both_doors
-from tests.world import World, run_server
+from tests.world import World
 
 pytestmark = pytest.mark.anyio
 
@@ -431,59 +429,3 @@ async def test_nested_pages_go_on_where_they_ended(world: World) -> None:
     ):
         error = await nested(site, **wrong)
         assert (error["code"], [fault["path"] for fault in error["fields"]]) == ("INVALID_ARGUMENT", [path]), wrong
-
-
-SITE_MEMBERS = [
-    "id",
-    "tenantId",
-    "kind",
-    "name",
-    "region",
-    "labels{key}",
-    "dedicatedTo",
-    "revision",
-    "createdAt",
-    "updatedAt",
-    "deletedAt",
-]
-TOKEN_MEMBERS = [
-    "id",
-    "tenantId",
-    "siteId",
-    "role",
-    "state",
-    "maxUses",
-    "uses",
-    "allowedCidrs",
-    "createdAt",
-    "createdBy",
-    "expiresAt",
-    "revokedAt",
-]
-TOKEN_MEMBERS += ["lastUsedAt", "site{name region}", "agents{totalCount}"]
-
-
-async def test_what_is_selected_does_not_change_what_is_answered(world: World) -> None:
-    """Only the members that a document selects are read: the same as where everything is."""
-    site_id = await world.site_id("Acme Berlin")
-    for number in range(4):
-        given = {"tenantId": "acme", "siteId": site_id, "ttlSeconds": 600, "idempotencyKey": f"members-{number}"}
-        assert (await world.post("acme-admin", "siteTokens/create", given)).status_code == 200
-    random = Random(1)  # noqa: S311 - data of a test
-    settings = world.settings.model_copy(update={"graphql_compiled_executor": False})
-    async with run_server(settings) as (url, _), httpx.AsyncClient(base_url=url) as interpreted:
-        for _ in range(40):
-            site, token = (" ".join(random.sample(members, 3)) for members in (SITE_MEMBERS, TOKEN_MEMBERS))
-            page = random.choice(["nodes { %s }", "edges { cursor node { %s } }"])
-            more = random.choice(["", "totalCount", "pageInfo { hasNextPage endCursor }", "bootLease { epoch }"])
-            tokens = f"siteTokens(first: 2) {{ {page % token} {more.replace('bootLease { epoch }', '')} }}"
-            if "epoch" in more:
-                tokens += more
-            order = random.choice(["", "(orderBy: {field: NAME})", '(filter: {region: "eu-central"})'])
-            body = {"query": f"{{ sites{order} {{ {page % f'{site} {tokens}'} pageInfo {{ endCursor }} }} }}"}
-            answers = [
-                await client.post("/graphql", json=body, headers=world.headers("acme-admin"))
-                for client in (world.client, interpreted)
-            ]
-            assert "errors" not in answers[0].json(), (body, answers[0].text)
-            assert answers[0].content == answers[1].content, body
