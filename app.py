@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from logs import RequestLog
-from models import agent_auth, journal, keyfiles, leases, migrate
+from models import agent_auth, journal, keyfiles, leases, migrate, sites
 from models.agent_auth import AgentKeyring
 from models.broker import Broker
 from models.db import OUT_OF_REACH, Database, unavailable
@@ -48,6 +49,7 @@ from schema.graphql_http import GraphQLEndpoint
 from schema.graphql_ws import GraphQLSocketEndpoint
 from schema.http import Authenticate, client_address, credential, problem, request_id
 from schema.limits import Limits
+from schema.loaders import Turns
 from settings import Settings, SettingsError
 
 log = structlog.get_logger(__name__)
@@ -96,6 +98,7 @@ async def open_services(settings: Settings) -> Services:
         pepper=Pepper(keyfiles.pepper(settings.keys_dir)),
         store=LocalStore(keyfiles.broker_public_key(settings.keys_dir)),
         decisions=BindingDecisionPoint(database),
+        sites=Turns(partial(sites.find_many, database)),
         minting=KeyedLocks(),
         feed=Feed(database),
         agents=AgentKeyring(database, ttl_seconds=settings.auth_cache_ttl_seconds),

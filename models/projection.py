@@ -41,8 +41,8 @@ class View(NamedTuple):
     ``viewers`` None: as any tenant (a fleet binding, asking by id). ``site_ids`` None: not held to single sites.
     """
 
-    viewers: list[str] | None
-    site_ids: list[str] | None
+    viewers: tuple[str, ...] | None
+    site_ids: tuple[str, ...] | None
 
 
 def view_of(actor: Actor, tenant_id: str) -> View | None:
@@ -51,11 +51,11 @@ def view_of(actor: Actor, tenant_id: str) -> View | None:
     For an actor with a fleet binding, the caller of this function checks that the tenant exists at all.
     """
     bounds = reach(actor)
-    viewers = [tenant_id, EVERY_TENANT]
+    viewers = (tenant_id, EVERY_TENANT)
     if bounds.everything or tenant_id in bounds.tenant_ids:
         return View(viewers, None)
     if tenant_id == actor.tenant_id and bounds.site_ids:
-        return View(viewers, list(bounds.site_ids))
+        return View(viewers, bounds.site_ids)
     return None
 
 
@@ -65,8 +65,8 @@ def widest_view(actor: Actor) -> View:
     if bounds.everything:
         return View(None, None)
     if bounds.tenant_ids:
-        return View([*bounds.tenant_ids, EVERY_TENANT], None)
-    return View([actor.tenant_id, EVERY_TENANT], list(bounds.site_ids))
+        return View((*bounds.tenant_ids, EVERY_TENANT), None)
+    return View((actor.tenant_id, EVERY_TENANT), bounds.site_ids)
 
 
 _VIEWERS: Any = bindparam("viewers", type_=ARRAY(SqlText))

@@ -90,22 +90,16 @@ class SiteQuery(NamedTuple):
 _BY_NAME: dict[str, ColumnElement[Any]] = {name: SITES.c[name] for name in SiteRow._fields}
 _COLUMNS = [*_BY_NAME.values()]
 
-# --- one site ----------------------------------------------------------------------------------------------------
+# --- by id -------------------------------------------------------------------------------------------------------
 
-_FIND = Statement(select(*_COLUMNS).where(SITES.c.id == bindparam("id"), visible(SITES.c.id)), SiteRow)
 _FIND_MANY = Statement(
     select(*_COLUMNS).where(SITES.c.id == any_(bindparam("ids", type_=ARRAY(Text))), visible(SITES.c.id)),
     SiteRow,
 )
 
 
-async def find(reader: Reader, view: View, site_id: str) -> SiteRow | None:
-    """The site if ``view`` sees it, deleted or not."""
-    return await reader.first(_FIND, id=site_id, viewers=view.viewers, site_ids=view.site_ids)
-
-
 async def find_many(reader: Reader, view: View, site_ids: Sequence[str]) -> dict[str, SiteRow]:
-    """Those of the sites that ``view`` sees, by id."""
+    """Those of the sites that ``view`` sees, deleted or not, by id."""
     rows = await reader.all(_FIND_MANY, ids=list(site_ids), viewers=view.viewers, site_ids=view.site_ids)
     return {row.id: row for row in rows}
 

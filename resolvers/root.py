@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import strawberry
 from strawberry.schema.config import StrawberryConfig
 
-from models import agents, site_tokens, sites
+from models import agents, site_tokens
 from models.agents import AgentRow
 from models.audit import AuditRow
 from models.errors import not_found
@@ -118,7 +118,7 @@ class Query:
         """
         database, actor = info.context.services.database, info.context.actor
         if re.fullmatch(SITE_ID_PATTERN, id):
-            if (site := await sites.find(database, widest_view(actor), id)) is not None:
+            if (site := await info.context.services.sites.load(widest_view(actor), id)) is not None:
                 return site
         elif re.fullmatch(TOKEN_ID_PATTERN, id):
             token = await site_tokens.find_any(database, id)

@@ -131,7 +131,7 @@ async def delete_site(op: Op, given: DeleteSiteInput) -> SiteRow:
 
 async def visible_site(op: Op, tenant_id: str, site_id: str) -> SiteRow:
     """The site as ``tenant_id`` sees it. Raises NOT_FOUND."""
-    row = await sites.find(op.database, await op.view(tenant_id), site_id)
+    row = await op.services.sites.load(await op.view(tenant_id), site_id)
     if row is None:
         raise not_found()
     return row

@@ -2,17 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import strawberry
 
-from models import agents, leases, site_tokens, sites
 from models.agent_auth import Agent, AgentKeyring, Proven
-from models.agents import AgentRow
 from models.broker import Broker
 from models.db import Database
 from models.errors import ApiError, ErrorCode, not_found
@@ -21,21 +19,17 @@ from models.hashing import Hasher, Pepper
 from models.iam import Action, Actor, DecisionPoint, Resource, tenant_exists
 from models.journal import Audit, Decision
 from models.keyring import Keyring
-from models.leases import LeaseRow, SiteKey, TermRow
 from models.oidc import Issuer, Login
-from models.pages import Asked, Page
-from models.projection import View, view_of, widest_view
+from models.pages import Asked
+from models.projection import View, view_of
 from models.refusals import Refusals
 from models.secret_store import LocalStore
 from models.sensitive import BearerToken
-from models.site_tokens import SiteTokenRow
 from models.sites import SiteRow
 from models.throttle import Throttle
+from schema.loaders import Loaders, Turns
 from schema.plain import Selected
 from schema.relay import asked_of
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class KeyedLocks:
@@ -53,100 +47,6 @@ class KeyedLocks:
             yield waited
 
 
-class _Turn(Generic[K, V]):
-    """The keys that are looked up by one statement."""
-
-    def __init__(self, look_up: Callable[["_Turn[K, V]"], Coroutine[Any, Any, dict[K, V]]]) -> None:
-        self.keys: list[K] = []
-        self.found = asyncio.create_task(look_up(self))
-
-
-class Loader(Generic[K, V]):
-    """Looks keys up once a request: those that are asked for in the same turn of the event loop, by one statement.
-
-    A look-up outlives whoever waits for it: when a null lets one field go, others still wait for the same key.
-    """
-
-    def __init__(self, look_up: Callable[[list[K]], Awaitable[Sequence[V]]]) -> None:
-        """``look_up`` answers the values of unique keys, in their order."""
-        self._look_up = look_up
-        self._turns: dict[K, _Turn[K, V]] = {}
-        self._open: _Turn[K, V] | None = None
-
-    async def load(self, key: K) -> V:
-        """The value of ``key``."""
-        turn = self._turns.get(key) or self._join(key)
-        return (await asyncio.shield(turn.found))[key]
-
-    async def load_many(self, keys: Sequence[K]) -> list[V]:
-        """The values of ``keys``, in their order."""
-        turns = [self._turns.get(key) or self._join(key) for key in keys]
-        found = {turn: await asyncio.shield(turn.found) for turn in dict.fromkeys(turns)}
-        return [found[turn][key] for turn, key in zip(turns, keys, strict=True)]
-
-    def _join(self, key: K) -> _Turn[K, V]:
-        if self._open is None:
-            self._open = _Turn(self._run)
-        self._open.keys.append(key)
-        self._turns[key] = self._open
-        return self._open
-
-    async def _run(self, turn: _Turn[K, V]) -> dict[K, V]:
-        await asyncio.sleep(0)  # whoever is due in this turn asks before the statement goes off
-        self._open = None
-        return dict(zip(turn.keys, await self._look_up(turn.keys), strict=True))
-
-
-class Loaders:
-    """What one request looks up for many rows at once: one statement for a list, not one a row.
-
-    What looks up knows the caller and the database, not this object: a cycle would keep every row of every answer until
-    the garbage collector came.
-    """
-
-    def __init__(self, actor: Actor, database: Database) -> None:
-        self._actor = actor
-        self._database = database
-        self._tokens: dict[tuple[int, Asked], Loader[SiteKey, Page[SiteTokenRow]]] = {}
-        self._agents: dict[int, Loader[tuple[str, str], Page[AgentRow]]] = {}
-        self._terms: dict[int, Loader[SiteKey, list[TermRow]]] = {}
-        self.site: Loader[str, SiteRow | None] = Loader(
-            lambda ids: _in_order(ids, sites.find_many(database, widest_view(actor), ids))
-        )
-        self.token: Loader[str, SiteTokenRow | None] = Loader(
-            lambda ids: _in_order(ids, site_tokens.find_many(database, ids))
-        )
-        self.agent: Loader[str, AgentRow | None] = Loader(lambda ids: _in_order(ids, agents.find_many(database, ids)))
-        self.lease: Loader[SiteKey, LeaseRow] = Loader(lambda keys: leases.find_many(database, keys))
-
-    def newest_tokens(self, first: int, asked: Asked) -> Loader[SiteKey, Page[SiteTokenRow]]:
-        """The newest ``first`` tokens of sites ``(tenant id, site id)`` that the caller sees."""
-        actor, database, key = self._actor, self._database, (first, asked)
-        return self._tokens.get(key) or self._tokens.setdefault(
-            key,
-            Loader(lambda keys: site_tokens.first_pages(database, widest_view(actor), keys, first=first, asked=asked)),
-        )
-
-    def newest_agents(self, first: int) -> Loader[tuple[str, str], Page[AgentRow]]:
-        """The newest ``first`` agents of tokens ``(tenant id, token id)`` that the caller sees."""
-        actor, database = self._actor, self._database
-        return self._agents.get(first) or self._agents.setdefault(
-            first, Loader(lambda keys: agents.first_pages(database, widest_view(actor), keys, first=first))
-        )
-
-    def newest_terms(self, first: int) -> Loader[SiteKey, list[TermRow]]:
-        """The newest ``first`` ended boot leases of sites that the caller sees."""
-        database = self._database
-        return self._terms.get(first) or self._terms.setdefault(
-            first, Loader(lambda keys: leases.histories(database, keys, first=first))
-        )
-
-
-async def _in_order(ids: Sequence[str], finding: Awaitable[dict[str, V]]) -> list[V | None]:
-    found = await finding
-    return [found.get(id_) for id_ in ids]
-
-
 class Services(NamedTuple):
     """The parts of a running server, made once by the composition root."""
 
@@ -156,6 +56,8 @@ class Services(NamedTuple):
     pepper: Pepper
     store: LocalStore
     decisions: DecisionPoint
+    sites: Turns[View, str, SiteRow]
+    """Finds the sites that a view sees, by id."""
     minting: KeyedLocks
     feed: Feed
     agents: AgentKeyring

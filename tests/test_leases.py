@@ -292,7 +292,7 @@ async def test_the_server_itself_tells_of_an_expired_lease(world: World) -> None
     head = await world.services.feed.head()
     await expire(world)
     async with asyncio.timeout(10):
-        async for rows in world.services.feed.follow("acme", View(["acme", "*"], None), head):
+        async for rows in world.services.feed.follow("acme", View(("acme", "*"), None), head):
             if any(row.type == "compute.boot-lease.expired" for row in rows):
                 break
     [(_, data)] = await events(world, "compute.boot-lease.expired")

@@ -206,7 +206,7 @@ async def test_idle_followers_ask_nothing(world: World) -> None:
     view_rows: list[int] = []
 
     async def follow() -> None:
-        async for rows in feed.follow("acme", View(["acme", "*"], None), await_head):
+        async for rows in feed.follow("acme", View(("acme", "*"), None), await_head):
             view_rows.append(len(rows))  # noqa: PERF401 - watched while it grows
 
     await_head = await feed.head()

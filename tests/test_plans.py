@@ -156,8 +156,8 @@ CASES = [
     listed("sites with a word in the name", BY_SITE, SiteQuery(name_contains=""), rows=700),
     counted("sites of few, counted", "ix_site_visibility_listed ix_site_visibility_site_id", viewer=FEW),
     counted("sites of few in a region, counted", VISIBLE, SiteQuery(region=""), viewer=FEW),
-    case("site by id", sites._FIND, BY_SITE, id=site_id(60), **VIEW),
-    case("site by id, as any tenant", sites._FIND, BY_SITE, id=site_id(60), viewers=None, site_ids=None),
+    case("site by id", sites._FIND_MANY, BY_SITE, ids=[site_id(60)], **VIEW),
+    case("site by id, as any tenant", sites._FIND_MANY, BY_SITE, ids=[site_id(60)], viewers=None, site_ids=None),
     case("sites by id", sites._FIND_MANY, BY_SITE, ids=OF_SITES["sites"], **VIEW),
     case(
         "site by idempotency key",

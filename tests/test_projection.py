@@ -143,7 +143,7 @@ async def test_the_projection_is_in_the_changes_transaction(world: World) -> Non
         async with world.services.database.transaction() as tx:
             row = await sites.create(tx, draft)
             assert row is not None
-            assert await sites.find(tx, View(["acme"], None), row.id) == row
+            assert await sites.find_many(tx, View(("acme",), None), [row.id]) == {row.id: row}
             raise RuntimeError
     assert await world.count("site_visibility") == before
 
