@@ -47,7 +47,7 @@ from schema.context import AgentVisit, KeyedLocks, Op, ProvenVisit, RequestConte
 from schema.engine import Engine
 from schema.graphql_http import GraphQLEndpoint
 from schema.graphql_ws import GraphQLSocketEndpoint
-from schema.http import Authenticate, client_address, credential, problem, request_id
+from schema.http import Authenticate, Deadline, client_address, credential, problem, request_id
 from schema.limits import Limits
 from schema.loaders import Turns
 from settings import Settings, SettingsError
@@ -143,19 +143,17 @@ def create_app(settings: Settings, services: Services) -> ASGIApp:
         compiled=settings.graphql_compiled_executor,
         classify=unavailable,
     )
+    deadline = Deadline(settings.request_timeout_seconds, unavailable)
     graphql = GraphQLEndpoint(
         engine,
         authenticate,
-        unavailable,
         page=(lambda: page(settings.console_dir / "graphiql.html")) if settings.graphiql else None,
         max_body_bytes=settings.max_body_bytes,
-        timeout_seconds=settings.request_timeout_seconds,
+        deadline=deadline,
     )
     doors: dict[str, ASGIApp] = {
         "/graphql": graphql,
-        "/api/compute/watch": WatchEndpoint(
-            authenticate, unavailable, timeout_seconds=settings.request_timeout_seconds
-        ),
+        "/api/compute/watch": WatchEndpoint(authenticate, deadline),
     }
     enters = entries(settings, services)
     methods: list[tuple[Operation[Any, Any] | AgentMethod[Any, Any, Any], Enter]] = [
@@ -166,9 +164,8 @@ def create_app(settings: Settings, services: Services) -> ASGIApp:
         doors[method.path] = OperationEndpoint(
             method,
             enter,
-            unavailable,
             max_body_bytes=settings.max_body_bytes,
-            timeout_seconds=settings.request_timeout_seconds,
+            deadline=deadline,
         )
     socket = GraphQLSocketEndpoint(
         engine,

@@ -13,7 +13,7 @@ from models.pages import Page
 from resolvers.registry import AgentMethod, Operation
 from resolvers.site_tokens import MintedSiteToken
 from schema.http import (
-    Classify,
+    Deadline,
     HttpError,
     Success,
     answer_or_problem,
@@ -32,28 +32,19 @@ class OperationEndpoint:
         self,
         operation: Operation[Any, Any] | AgentMethod[Any, Any, Any],
         enter: Enter,
-        classify: Classify,
         *,
         max_body_bytes: int,
-        timeout_seconds: float,
+        deadline: Deadline,
     ) -> None:
         self._operation = operation
         self._enter = enter
-        self._classify = classify
         self._max_body_bytes = max_body_bytes
-        self._timeout_seconds = timeout_seconds
+        self._deadline = deadline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         scope["state"]["operation"] = self._operation.name
-        body = await answer_or_problem(
-            scope,
-            receive,
-            send,
-            self._answer(scope, receive),
-            timeout_seconds=self._timeout_seconds,
-            classify=self._classify,
-        )
+        body = await answer_or_problem(scope, receive, send, self._answer(scope, receive), self._deadline)
         if body is not None:
             await Success(body)(scope, receive, send)
 

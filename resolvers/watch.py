@@ -12,30 +12,22 @@ from models.errors import ApiError, ErrorCode, invalid
 from models.feed import FeedRow
 from resolvers.events import follow_events
 from schema.events import FollowInput
-from schema.http import Authenticate, Classify, HttpError, answer_or_problem, credential, request_id
+from schema.http import Authenticate, Deadline, HttpError, answer_or_problem, credential, request_id
 from schema.sse import frame, respond
 
 
 class WatchEndpoint:
     """The endpoint, as an ASGI application."""
 
-    def __init__(self, authenticate: Authenticate, classify: Classify, *, timeout_seconds: float) -> None:
-        """``timeout_seconds`` bounds the time to begin."""
-        self._timeout_seconds = timeout_seconds
+    def __init__(self, authenticate: Authenticate, deadline: Deadline) -> None:
+        """``deadline`` bounds the time to begin."""
+        self._deadline = deadline
         self._authenticate = authenticate
-        self._classify = classify
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the client leaves, or its key is revoked."""
         scope["state"]["operation"] = "events.watch"
-        began = await answer_or_problem(
-            scope,
-            receive,
-            send,
-            self._begin(scope),
-            timeout_seconds=self._timeout_seconds,
-            classify=self._classify,
-        )
+        began = await answer_or_problem(scope, receive, send, self._begin(scope), self._deadline)
         if began is not None:
             await respond(receive, send, began)
 

@@ -40,7 +40,8 @@ from graphql.execution.values import VariableValues, get_argument_values
 from graphql.pyutils import Path, gather_with_cancel, is_awaitable
 
 from schema.plain import Direct, PlainClasses, Together, immutable, member
-from schema.plan import Column, FieldPlan, Plan, variables_of
+from schema.plan import Column, FieldPlan, Plan
+from schema.variables import variables_of
 
 MAX_PLANS = 16
 """How many combinations of the variables of ``@skip`` and ``@include`` one operation keeps code for."""
@@ -160,7 +161,10 @@ class _Execution(Executor[None]):
         """The arguments of a field; those that nothing can change are coerced once a request."""
         arguments = self._arguments.get(field)
         if arguments is None:
-            arguments = get_argument_values(field.definition, field.nodes[0], self.variable_values)
+            plain = field.plain_arguments
+            arguments = None if plain is None else plain.values(self.variable_values.coerced)
+            if arguments is None:
+                arguments = get_argument_values(field.definition, field.nodes[0], self.variable_values)
             if immutable(arguments):
                 self._arguments[field] = arguments
         return arguments

@@ -43,6 +43,7 @@ from models.errors import DEFAULT_DETAIL, ApiError, ErrorCode
 from schema.coercion import RULES, null_error, variable_error
 from schema.compiler import CompiledOperation, compile_operation
 from schema.limits import Limits, check_cost, check_document, check_text
+from schema.variables import PlainVariables, plain_variables
 
 log = structlog.get_logger(__name__)
 
@@ -93,6 +94,8 @@ class Prepared:
     """Whether its cost has to be checked with each request's variables."""
     never_null: Mapping[str, tuple[str, ...]]
     """Variables that may be left out but not be null, for a default stands where they are used; and where that is."""
+    plain: PlainVariables | None
+    """Its variables, if all are of plain types."""
     compiled: CompiledOperation | None
     """Its own code; without, graphql-core runs it."""
     label: str
@@ -210,7 +213,8 @@ class Engine:
         if by_get and operation.operation is OperationType.MUTATION:
             raise _RefusedError(_refusal([_plain_error("A mutation needs POST.")], not_by_get=True))
         given = dict(variables or {})
-        values = get_variable_values(self._schema, operation.variable_definitions or (), given, 1, True)
+        plain = None if prepared.plain is None else prepared.plain.values(given)
+        values = plain or get_variable_values(self._schema, operation.variable_definitions or (), given, 1, True)
         if isinstance(values, list):
             raise _RefusedError(_refusal([variable_error(self._schema, operation, given)]))
         nulls = [path for name, path in prepared.never_null.items() if given.get(name, Undefined) is None]
@@ -250,6 +254,7 @@ class Engine:
             operation,
             varies,
             seen.never_null_in(operation),
+            plain_variables(self._schema, operation.variable_definitions or ()),
             compile_operation(self._schema, document, operation_name) if self._compiled else None,
             _label(operation),
         )

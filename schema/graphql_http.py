@@ -14,13 +14,12 @@ from models.errors import HTTP_STATUS, ApiError, ErrorCode, invalid
 from schema.engine import Answer, Engine, log_unhandled
 from schema.http import (
     Authenticate,
-    Classify,
+    Deadline,
     DisconnectedError,
     HttpError,
     Success,
     credential,
     error_headers,
-    in_time,
     read_body,
     request_id,
     require_json,
@@ -41,19 +40,17 @@ class GraphQLEndpoint:
         self,
         engine: Engine,
         authenticate: Authenticate,
-        classify: Classify,
         *,
         page: Callable[[], Response] | None,
         max_body_bytes: int,
-        timeout_seconds: float,
+        deadline: Deadline,
     ) -> None:
         """``page`` answers a browser's GET, if GraphiQL is served."""
         self._engine = engine
         self._authenticate = authenticate
-        self._classify = classify
         self._page = page
         self._max_body_bytes = max_body_bytes
-        self._timeout_seconds = timeout_seconds
+        self._deadline = deadline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -91,7 +88,7 @@ class GraphQLEndpoint:
 
     async def _answer(self, scope: Scope, headers: Headers, receive: Receive, media_type: str) -> ASGIApp:
         by_get = _by_get(scope, headers)
-        answer = await in_time(self._run(scope, headers, receive, by_get=by_get), self._timeout_seconds, self._classify)
+        answer = await self._deadline.run(self._run(scope, headers, receive, by_get=by_get))
         scope["state"]["operation"] = answer.operation
         scope["state"]["codes"] = answer.codes
         return _response(answer, media_type)
@@ -110,7 +107,7 @@ class GraphQLEndpoint:
             query, variables, name = await self._given(scope, headers, receive, by_get=by_get)
             return await self._engine.subscribe(query, variables, name, context, by_get=by_get)
 
-        return _frames(await in_time(begin(), self._timeout_seconds, self._classify))
+        return _frames(await self._deadline.run(begin()))
 
     async def _given(
         self, scope: Scope, headers: Headers, receive: Receive, *, by_get: bool

@@ -61,28 +61,67 @@ class Success:
         await send({"type": "http.response.body", "body": self._body})
 
 
-async def in_time(work: Awaitable[T], timeout_seconds: float, classify: Classify) -> T:
-    """The result of a request's work. Raises UNAVAILABLE if it takes too long or what it stands on is out of reach."""
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            return await work
-    except TimeoutError:
-        raise ApiError(ErrorCode.UNAVAILABLE, "The request took too long.", retry_after_seconds=1) from None
-    except (ApiError, HttpError, DisconnectedError):
-        raise
-    except Exception as error:
-        known = classify(error)
-        if known is None:
+class Deadline:
+    """Bounds how long each request takes.
+
+    One timer serves all: they may take equally long, so they are due in the order in which they began. A timer for each
+    is a good part of what a small request costs.
+    """
+
+    def __init__(self, seconds: float, classify: Classify) -> None:
+        self._seconds = seconds
+        self._classify = classify
+        self._due: dict[asyncio.Timeout, float] = {}
+        """When each request that is under way is due, by the event loop's clock; the oldest first."""
+        self._is_set = False
+
+    async def run(self, work: Awaitable[T]) -> T:
+        """The result of a request's work. Raises UNAVAILABLE if it takes too long or what it stands on is out of reach,
+        and what is neither of that as it is.
+        """
+        try:
+            async with asyncio.timeout(None) as timeout:
+                self._add(timeout)
+                try:
+                    return await work
+                finally:
+                    self._due.pop(timeout, None)
+        except TimeoutError:
+            raise ApiError(ErrorCode.UNAVAILABLE, "The request took too long.", retry_after_seconds=1) from None
+        except (ApiError, HttpError, DisconnectedError):
             raise
-        raise known from None
+        except Exception as error:
+            known = self._classify(error)
+            if known is None:
+                raise
+            raise known from None
+
+    def _add(self, timeout: asyncio.Timeout) -> None:
+        loop = asyncio.get_running_loop()
+        self._due[timeout] = due = loop.time() + self._seconds
+        if not self._is_set:
+            self._is_set = True
+            loop.call_at(due, self._look)
+
+    def _look(self) -> None:
+        """End what is due, and come back for the next."""
+        self._is_set = False
+        loop = asyncio.get_running_loop()
+        for timeout, due in list(self._due.items()):
+            if due > loop.time():
+                self._is_set = True
+                loop.call_at(due, self._look)
+                return
+            del self._due[timeout]
+            timeout.reschedule(due)
 
 
 async def answer_or_problem(
-    scope: Scope, receive: Receive, send: Send, work: Awaitable[T], *, timeout_seconds: float, classify: Classify
+    scope: Scope, receive: Receive, send: Send, work: Awaitable[T], deadline: Deadline
 ) -> T | None:
     """The result of a request's work, or None after its problem document was sent."""
     try:
-        return await in_time(work, timeout_seconds, classify)
+        return await deadline.run(work)
     except HttpError as refused:
         response = problem(refused.error, request_id(scope), refused.status, **refused.headers)
         scope["state"]["codes"] = (refused.error.code.value,)

@@ -14,11 +14,8 @@ from graphql import (
     GraphQLSchema,
     OperationDefinitionNode,
     OperationType,
-    VariableNode,
-    Visitor,
     get_named_type,
     is_leaf_type,
-    visit,
 )
 from graphql.execution.collect_fields import (
     FieldDetailsList,
@@ -27,10 +24,11 @@ from graphql.execution.collect_fields import (
     collect_fields,
     collect_subfields,
 )
-from graphql.execution.values import VariableValues, get_argument_values
+from graphql.execution.values import VariableValues
 
 from schema.codegen import Rows, Run, object_function, rows_function
 from schema.plain import Direct, PlainClasses, direct_resolver, immutable, plain_member, unwrapped
+from schema.variables import plain_arguments
 
 MAX_LOOKS = 8
 """How often the code for a list is made anew, as its rows turn out to be of other classes or have fuller lists."""
@@ -109,7 +107,8 @@ class FieldPlan:
         self.definition = definition
         self.details = details
         self.nodes: list[FieldNode] = [detail.node for detail in details]
-        self.arguments = _constant_arguments(definition, self.nodes[0])
+        self.plain_arguments = plain_arguments(definition, self.nodes[0])
+        self.arguments = None if self.plain_arguments is None else self.plain_arguments.constant
         member = plain_member(definition)
         self.direct = None if member is not None else direct_resolver(plan.schema, definition)
         self.keywords = _constant_keywords(self.direct, self.arguments)
@@ -228,19 +227,6 @@ def _object_and_item(type_: Any) -> tuple[GraphQLObjectType | None, GraphQLOutpu
     return (nullable if isinstance(nullable, GraphQLObjectType) else None), item
 
 
-def _constant_arguments(definition: GraphQLField, node: FieldNode) -> dict[str, Any] | None:
-    """The arguments of a field, if they are the same each time and no resolver can change them; else None."""
-    if not definition.args and not node.arguments:
-        return {}
-    if variables_of(node.arguments):
-        return None
-    try:
-        arguments = get_argument_values(definition, node)
-    except Exception:  # noqa: BLE001 - told when the field is executed
-        return None
-    return arguments if immutable(arguments) else None
-
-
 def _constant_keywords(direct: Direct | None, arguments: dict[str, Any] | None) -> dict[str, Any] | None:
     """What a resolver takes, if it is the same each time and the resolver cannot change it; else None."""
     if direct is None or arguments is None:
@@ -250,21 +236,3 @@ def _constant_keywords(direct: Direct | None, arguments: dict[str, Any] | None) 
     except Exception:  # noqa: BLE001 - told when the field is executed
         return None
     return keywords if immutable(keywords) else None
-
-
-def variables_of(nodes: Sequence[Any] | None) -> set[str]:
-    """The names of the variables in these nodes, however deep."""
-    found = _Variables()
-    for node in nodes or ():
-        visit(node, found)
-    return found.names
-
-
-class _Variables(Visitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def enter_variable(self, node: VariableNode, *_: Any) -> None:
-        """Note its name."""
-        self.names.add(node.name.value)

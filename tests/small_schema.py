@@ -20,6 +20,7 @@ from models.errors import ApiError, ErrorCode, FieldFault, not_found
 from models.sensitive import BearerToken, SecretValue
 from schema.engine import Answer, Engine
 from schema.graphql_http import GraphQLEndpoint
+from schema.http import Deadline
 from schema.inputs import Input
 from schema.limits import Limits
 from schema.scalars import SCALARS
@@ -211,10 +212,9 @@ class Door:
         endpoint = GraphQLEndpoint(
             small_engine(),
             self._authenticate,
-            classify,
             page=(lambda: HTMLResponse("<title>GraphiQL</title>")) if page else None,
             max_body_bytes=max_body_bytes,
-            timeout_seconds=timeout_seconds,
+            deadline=Deadline(timeout_seconds, classify),
         )
         self.app = RequestLog(endpoint)
 
