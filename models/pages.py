@@ -6,8 +6,7 @@ import hashlib
 from collections import namedtuple
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from functools import cached_property, lru_cache, partial
-from itertools import repeat
+from functools import cached_property, lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import orjson
@@ -112,7 +111,15 @@ class Edge(NamedTuple):
     cursor_of: Callable[[Any], str]
 
 
-_edge: Callable[[tuple[Any, Callable[[Any], str]]], Edge] = partial(tuple.__new__, Edge)
+class Wrappers(cached_property[Any]):
+    """A list with a wrapper for each item of the list ``of``, whose member ``inner`` is the item itself. Who reads
+    nothing else of the wrappers need not have them made.
+    """
+
+    def __init__(self, make: Callable[[Any], list[Any]], *, of: str, inner: str) -> None:
+        super().__init__(make)
+        self.of = of
+        self.inner = inner
 
 
 class Page(Generic[Row]):
@@ -138,10 +145,8 @@ class Page(Generic[Row]):
         self.cursor = cursor
         self._count = count
 
-    @cached_property
-    def edges(self) -> list[Edge]:
-        """The rows as Relay has them."""
-        return list(map(_edge, zip(self.nodes, repeat(self.cursor), strict=False)))
+    edges = Wrappers(lambda self: [Edge(row, self.cursor) for row in self.nodes], of="nodes", inner="node")
+    """The rows as Relay has them: an Edge for each."""
 
     @cached_property
     def start_cursor(self) -> str | None:

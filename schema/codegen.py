@@ -4,12 +4,14 @@ The generated code only handles what is plain: a member that is there and has th
 writes. At anything else it hands the value, in its place, to the execution, which is graphql-core's (see `compiler`).
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CoroutineType
 from typing import Any, NamedTuple, Protocol, cast
 
 from graphql import FieldNode, GraphQLField, GraphQLList, GraphQLObjectType, default_field_resolver
 
+from models.pages import Wrappers
 from schema.plain import (
     Direct,
     Leaf,
@@ -257,8 +259,9 @@ class _Rows:
             raise _NotPlainError
         clauses = [f"if type({s}) is {self._name(class_)}"]
         reads: dict[str, str] = {}
+        wrapped = {field: found for field in fields if (found := _wrappers(class_, field, samples)) is not None}
         for field in fields:
-            name = plain_member(field.definition)
+            name = wrapped[field].of if field in wrapped else plain_member(field.definition)
             if name is not None and name not in reads:
                 reads[name] = self._name()
         clauses += self._reads(class_, fields, s, reads)
@@ -270,6 +273,10 @@ class _Rows:
             name = plain_member(field.definition)
             if field in self.columns:
                 more, value = self._value(field, *self.columns[field])
+            elif field in wrapped:
+                of = wrapped[field].of
+                values = [member(sample, of) for sample in samples if type(sample) is class_]
+                more, value = self._unwrapped(field, reads[of], values)
             elif name is None:
                 more, value = self._derived(field, s, samples)
             else:
@@ -278,6 +285,18 @@ class _Rows:
             clauses += more
             answer.append(f"{field.key!r}: {value}")
         return clauses, f"{{{', '.join(answer)}}}"
+
+    def _unwrapped(self, field: Any, v: str, samples: Sequence[Any]) -> tuple[list[str], str]:
+        """A list of wrappers, read from the list of their items."""
+        items = [item for sample in samples if type(sample) is list for item in sample]
+        s, out = self._name(), self._name()
+        clauses, answer = [], []
+        for selected in field.rows_plan():
+            more, value = self._value(selected, s, items)
+            clauses += more
+            answer.append(f"{selected.key!r}: {value}")
+        inner = f"[{{{', '.join(answer)}}} for {s} in {v} {' '.join(clauses)}]"
+        return [f"if type({v}) is list for {out} in ({inner},) if len({out}) == len({v})"], out
 
     def _derived(self, field: Planned, s: str, samples: Sequence[Any]) -> tuple[list[str], str]:
         direct = field.direct
@@ -340,6 +359,23 @@ class _Rows:
             raise _NotPlainError
         out = self._name()
         return [f"if type({v}) is list for {out} in ({inner},) if len({out}) == len({v})"], out
+
+
+def _wrappers(class_: type, field: Any, samples: Sequence[Any]) -> Wrappers | None:
+    """What makes a list's wrappers, if they are plain and nothing of them is selected but what they wrap."""
+    name = plain_member(field.definition)
+    found = None if name is None else inspect.getattr_static(class_, name, None)
+    nullable_type, nullable = unwrapped(field.definition.type)
+    if not isinstance(found, Wrappers) or nullable or not isinstance(nullable_type, GraphQLList):
+        return None
+    wrapper_type, _ = unwrapped(nullable_type.of_type)
+    wrapper = next((items[0] for sample in samples if type(sample) is class_ and (items := found.func(sample))), None)
+    if wrapper is None or not isinstance(wrapper_type, GraphQLObjectType):
+        return None
+    if not PlainClasses(wrapper_type).admits(wrapper) or not readable_twice(type(wrapper), found.inner):
+        return None
+    selected = {plain_member(selected.definition) for selected in field.rows_plan()}
+    return found if selected == {found.inner} else None
 
 
 def _leaves(leaf: Leaf, nullable: bool, v: str) -> str:

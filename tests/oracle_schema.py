@@ -17,7 +17,7 @@ from strawberry.dataloader import DataLoader
 from strawberry.scalars import JSON
 from strawberry.schema.config import StrawberryConfig
 
-from models.pages import Asked
+from models.pages import Asked, Wrappers
 from schema.plain import InstancesOf, derived, member, together
 from schema.scalars import SCALARS
 from tests.graphql_fakes import Later, Many, odd
@@ -103,7 +103,7 @@ class EdgeRow(NamedTuple):
     """A row of a page."""
 
     node: Any
-    page: "PageRow | JoinedRow"
+    page: "PageRow | JoinedRow | WrappedRow"
 
 
 class JoinedRow(NamedTuple):
@@ -113,6 +113,16 @@ class JoinedRow(NamedTuple):
     nodes: Any
     first_name: Any
     rows: Any
+
+
+class WrappedRow:
+    """A page whose edges need not be made."""
+
+    edges = Wrappers(lambda self: [EdgeRow(row, self) for row in self.nodes], of="nodes", inner="node")
+
+    def __init__(self, nodes: Any) -> None:
+        self.nodes = self.rows = nodes
+        self.first_name = "first"
 
 
 class World:
@@ -132,12 +142,14 @@ class World:
         self.loads.append(len(keys))
         return [self.people[key % 3] for key in keys]
 
-    def joined(self, row: "ThingRow", first: int) -> JoinedRow:
+    def joined(self, row: "ThingRow", first: int) -> JoinedRow | WrappedRow:
         """The page of a thing. Raises at some places."""
         random = self.choice("joined", repr(row.id), first)
         if random.random() < self.oddity:
             raise LookupError("joined")
         rows = self.things[:first]
+        if self.seed % 2:
+            return WrappedRow(self.odd(rows, random))
         page = JoinedRow(None, rows, "first", rows)
         return page._replace(edges=self.odd([EdgeRow(row, page) for row in rows], random))
 
@@ -259,11 +271,17 @@ async def _joined(rows: Any, context: World, selected: Any, first: int = 2) -> A
     if members is None:
         return pages
     narrow = Asked(members).rows(ThingRow, always="id", key=())
-    return [page if page.edges is None else _pruned(page, narrow) for page in pages]
+    return [_pruned(page, narrow) for page in pages]
 
 
-def _pruned(page: JoinedRow, narrow: type[ThingRow]) -> JoinedRow:
+def _pruned(page: JoinedRow | WrappedRow, narrow: type[ThingRow]) -> JoinedRow | WrappedRow:
     """The page, without those members of its things that were not asked for."""
+    if isinstance(page, WrappedRow):
+        if type(page.nodes) is not list or not all(type(node) is ThingRow for node in page.nodes):
+            raise TypeError("one by one")
+        return WrappedRow([narrow._make(getattr(node, name) for name in narrow._fields) for node in page.nodes])
+    if page.edges is None:
+        return page
     if type(page.edges) is not list or not all(type(edge.node) is ThingRow for edge in page.edges):
         raise TypeError("one by one")
     edges = [
