@@ -205,7 +205,8 @@ class _Execution(Executor[None]):
                 and (classes := field.classes) is not None
                 and (type(value) in classes or classes.admits(value))
             ):
-                value = field.run(value, path, self)
+                plain = None if field.columns_of([value]) else field.plain_rows([value])  # a list of one, if plain
+                value = field.run(value, path, self) if plain is None else plain[0]
             else:
                 info = info or self.info(field, path)
                 value = self.complete_value(field.definition.type, field.details, info, _path(path), value, None)
