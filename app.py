@@ -36,6 +36,7 @@ from models.refusals import Refusals
 from models.relay import LogSink, Relay
 from models.secret_store import LocalStore
 from models.sensitive import BearerToken
+from models.site_tokens import Forge
 from models.throttle import Throttle
 from resolvers import openapi
 from resolvers.agent_door import AGENT_METHODS
@@ -91,11 +92,13 @@ async def open_services(settings: Settings) -> Services:
         size=BROKER_POOL_SIZE,
         timeout_seconds=settings.database_timeout_seconds,
     )
+    hasher, pepper = Hasher(settings), Pepper(keyfiles.pepper(settings.keys_dir))
     return Services(
         database=database,
         keyring=Keyring(database, ttl_seconds=settings.auth_cache_ttl_seconds),
-        hasher=Hasher(settings),
-        pepper=Pepper(keyfiles.pepper(settings.keys_dir)),
+        hasher=hasher,
+        pepper=pepper,
+        forge=Forge(hasher, pepper),
         store=LocalStore(keyfiles.broker_public_key(settings.keys_dir)),
         decisions=BindingDecisionPoint(database),
         sites=Turns(partial(sites.find_many, database)),
@@ -292,6 +295,7 @@ def _lifespan(settings: Settings, services: Services) -> Callable[[Starlette], A
                 *((name, _often(name, seconds, repeated)) for name, seconds, repeated in regular),
             )
         ]
+        services.forge.prepare()
         try:
             yield
         finally:

@@ -46,6 +46,10 @@ class BearerToken(Sensitive[str]):
     """A site token's or API key's full text, as its owner holds it."""
 
 
+class TokenSecret(Sensitive[str]):
+    """The secret half of a site token, before the token is made."""
+
+
 class HashedToken(Sensitive[str]):
     """What is stored of a site token's secret: the argon2id encoding. Not shown either: it invites guessing."""
 

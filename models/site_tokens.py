@@ -3,6 +3,8 @@
 Locks are taken in one order everywhere: the site's row, then the token's. Time is the database's ``clock_timestamp()``.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -30,12 +32,13 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from models import journal
 from models.db import Database, Reader, Statement, Transaction
+from models.errors import ApiError
 from models.hashing import Hasher, Pepper
 from models.ids import checksum, new_secret
 from models.journal import Audit, Event
 from models.pages import Asked, Keyset, Page
 from models.projection import View
-from models.sensitive import BearerToken, HashedToken
+from models.sensitive import BearerToken, HashedToken, TokenSecret
 from models.tables import JoinToken, Site, table
 
 TOKENS, SITES = table(JoinToken), table(Site)
@@ -361,17 +364,56 @@ class Minted(NamedTuple):
     precheck_tag: bytes
 
 
-async def forge(hasher: Hasher, pepper: Pepper, token_id: str) -> Minted:
-    """A new secret for ``token_id``. Costs one argon2id hash, so it is awaited before a transaction, never inside.
+class _Hashed(NamedTuple):
+    """A secret that is of no token yet, and its hash."""
 
-    Raises ApiError RESOURCE_EXHAUSTED when too many hashes wait.
+    secret: TokenSecret
+    secret_hash: HashedToken
+
+
+class Forge:
+    """Makes the secrets of tokens, one ahead: a secret's hash takes longer than all else that a mint does, and does not
+    depend on the token. So a mint takes a secret whose hash is there, unless mints come faster than hashes.
     """
-    secret = new_secret()
-    return Minted(
-        BearerToken(f"bc{token_id}.{secret}{checksum(token_id, secret)}"),
-        await hasher.hash(secret),
-        pepper.tag(token_id, secret),
-    )
+
+    def __init__(self, hasher: Hasher, pepper: Pepper) -> None:
+        self._hasher = hasher
+        self._pepper = pepper
+        self._next: asyncio.Task[_Hashed] | None = None
+
+    def prepare(self) -> None:
+        """Begin to hash the next secret. A server does so when it starts, a mint for the next one."""
+        self._next = asyncio.create_task(self._hashed())
+        self._next.add_done_callback(_retrieved)
+
+    async def forge(self, token_id: str) -> Minted:
+        """A new secret for ``token_id``. May wait for an argon2id hash, so it is awaited outside of transactions.
+
+        Raises ApiError RESOURCE_EXHAUSTED when too many hashes wait.
+        """
+        prepared = self._next
+        self.prepare()
+        hashed = None
+        if prepared is not None:
+            with contextlib.suppress(ApiError):  # too many waited then, which may be long ago
+                hashed = await prepared
+        secret, secret_hash = hashed or await self._hashed()
+        text = secret.reveal()
+        return Minted(
+            BearerToken(f"bc{token_id}.{text}{checksum(token_id, text)}"),
+            secret_hash,
+            self._pepper.tag(token_id, text),
+        )
+
+    async def _hashed(self) -> _Hashed:
+        secret = TokenSecret(new_secret())
+        return _Hashed(secret, await self._hasher.hash(secret.reveal()))
+
+
+def _retrieved(task: "asyncio.Task[_Hashed]") -> None:
+    """A hash that nobody waits for may fail without a word: whoever would have taken it tries again."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def mint(database: Database, draft: SiteTokenDraft, entry: Audit) -> MintOutcome:

@@ -55,7 +55,7 @@ async def create_site_token(op: Op, given: CreateSiteTokenInput) -> MintedSiteTo
         if waited and (stored := await site_tokens.find(op.database, given.tenant_id, wanted_id)) is not None:
             op.take_audit()
             return _replay(stored, given.site_id)
-        minted = await site_tokens.forge(op.services.hasher, op.services.pepper, wanted_id)
+        minted = await op.services.forge.forge(wanted_id)
         draft = SiteTokenDraft(
             id=wanted_id,
             tenant_id=given.tenant_id,

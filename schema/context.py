@@ -25,6 +25,7 @@ from models.projection import View, view_of
 from models.refusals import Refusals
 from models.secret_store import LocalStore
 from models.sensitive import BearerToken
+from models.site_tokens import Forge
 from models.sites import SiteRow
 from models.throttle import Throttle
 from schema.loaders import Loaders, Turns
@@ -54,6 +55,7 @@ class Services(NamedTuple):
     keyring: Keyring
     hasher: Hasher
     pepper: Pepper
+    forge: Forge
     store: LocalStore
     decisions: DecisionPoint
     sites: Turns[View, str, SiteRow]
