@@ -9,7 +9,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta, timezone
 from enum import Enum, StrEnum
 from random import Random
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import strawberry
 from graphql import GraphQLError
@@ -17,10 +17,11 @@ from strawberry.dataloader import DataLoader
 from strawberry.scalars import JSON
 from strawberry.schema.config import StrawberryConfig
 
-from models.pages import Asked, Wrappers
+from models.pages import Asked
 from schema.plain import InstancesOf, derived, member, together
 from schema.scalars import SCALARS
 from tests.graphql_fakes import Later, Many, odd
+from tests.oracle_rows import EdgeRow, JoinedRow, PageRow, PersonRow, ThingRow, WrappedRow
 
 
 class Kind(StrEnum):
@@ -40,89 +41,6 @@ class Level(Enum):
 strawberry.enum(Kind)
 strawberry.enum(Level, name="Level")
 Level.__strawberry_definition__.values[1].name = "VERY_HIGH"  # type: ignore[attr-defined]
-
-
-class ThingRow(NamedTuple):
-    """A row as a database gives it."""
-
-    id: Any
-    name: Any
-    kind: Any
-    level: Any
-    rank: Any
-    ratio: Any
-    ready: Any
-    born_at: Any
-    gone_at: Any
-    note: Any
-    tags: Any
-    spots: Any
-    labels: Any
-    owner: Any
-    maker: Any
-    blob: Any
-    grid: Any
-    mates: Any
-
-
-class PersonRow(NamedTuple):
-    """Another class of row."""
-
-    id: Any
-    name: Any
-    age: Any
-    best: Any
-
-
-class PageRow:
-    """A page whose members are computed when they are read."""
-
-    def __init__(self, rows: Any, world: "World") -> None:
-        self.rows = rows
-        self.world = world
-
-    @property
-    def edges(self) -> Any:
-        """The rows with their cursors."""
-        if isinstance(self.rows, Exception):
-            raise self.rows
-        return [EdgeRow(row, self) for row in self.rows]
-
-    @property
-    def nodes(self) -> Any:
-        """The rows."""
-        return self.rows
-
-    @property
-    def first_name(self) -> Any:
-        """Fails with an IndexError on an empty page."""
-        return self.rows[0].name
-
-
-class EdgeRow(NamedTuple):
-    """A row of a page."""
-
-    node: Any
-    page: "PageRow | JoinedRow | WrappedRow"
-
-
-class JoinedRow(NamedTuple):
-    """A page whose members are there."""
-
-    edges: Any
-    nodes: Any
-    first_name: Any
-    rows: Any
-
-
-class WrappedRow:
-    """A page whose edges need not be made."""
-
-    edges = Wrappers(lambda self: [EdgeRow(row, self) for row in self.nodes], of="nodes", inner="node")
-
-    def __init__(self, nodes: Any) -> None:
-        self.nodes = self.rows = nodes
-        self.first_name = "first"
 
 
 class World:
