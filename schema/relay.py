@@ -1,5 +1,6 @@
 """Relay: ``Node``, and connections over keyset pages (the Cursor Connections specification)."""
 
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 import strawberry
@@ -60,6 +61,7 @@ class Connection(Generic[T]):
         return await self.total()
 
 
+@lru_cache(maxsize=1024)
 def asked_of(selected: Selected | None, type_name: str) -> Asked:
     """What a field that answers a connection of that type has to read; None: it is not known what is selected of it."""
     if selected is None:
