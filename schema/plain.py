@@ -1,7 +1,7 @@
 """What is plain, and so needs none of graphql-core's care: members of rows, values of leaf types, resolvers' calls."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cached_property
@@ -165,7 +165,7 @@ def plain_member(definition: GraphQLField) -> str | None:
     return name if name.isidentifier() else None
 
 
-class Selected(Hashable, Protocol):
+class Selected(Protocol):
     """What is selected of a field, however deep."""
 
     def members(self, type_name: str) -> frozenset[str] | None:

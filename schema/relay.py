@@ -1,11 +1,10 @@
 """Relay: ``Node``, and connections over keyset pages (the Cursor Connections specification)."""
 
-from functools import lru_cache
 from typing import Generic, TypeVar
 
 import strawberry
 
-from models.pages import Asked, Page
+from models.pages import ALL, Asked, Page
 from models.pages import Edge as PageEdge
 from schema.plain import Selected, derived
 
@@ -61,11 +60,10 @@ class Connection(Generic[T]):
         return await self.total()
 
 
-@lru_cache(maxsize=1024)
 def asked_of(selected: Selected | None, type_name: str) -> Asked:
     """What a field that answers a connection of that type has to read; None: it is not known what is selected of it."""
     if selected is None:
-        return Asked()
+        return ALL
     edge, info = selected.members(f"{type_name}Edge"), selected.members("PageInfo")
     return Asked(
         selected.members(type_name),
