@@ -89,6 +89,9 @@ class Asked(NamedTuple):
         return cast("type[Row]", _narrowed(cast("Any", row), members))
 
 
+ALL = Asked()
+
+
 class _Unread:
     """In the place of a member that was not read: an error rather than a null that looks like a value."""
 

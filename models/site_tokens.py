@@ -36,7 +36,7 @@ from models.errors import ApiError
 from models.hashing import Hasher, Pepper
 from models.ids import checksum, new_secret
 from models.journal import Audit, Event
-from models.pages import Asked, Keyset, Page
+from models.pages import ALL, Asked, Keyset, Page
 from models.projection import View
 from models.sensitive import BearerToken, HashedToken, TokenSecret
 from models.tables import JoinToken, Site, table
@@ -240,7 +240,6 @@ _WANTED = (
     .table_valued("tenant_id", "site_id")
     .render_derived("wanted")
 )
-_ALL = Asked()
 
 
 @lru_cache(maxsize=64)
@@ -262,7 +261,7 @@ async def first_pages(
     site_keys: Sequence[tuple[str, str]],
     *,
     first: int,
-    asked: Asked = _ALL,
+    asked: Asked = ALL,
 ) -> list[Page[SiteTokenRow]]:
     """The newest tokens of each of the sites ``(tenant id, site id)``, which the caller may see: one statement for a
     whole page of sites, in the order of ``site_keys``; of them what is ``asked``.

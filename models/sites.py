@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
 from models.db import Database, Reader, Statement, Transaction
 from models.errors import not_found
 from models.ids import new_id
-from models.pages import Asked, Keyset, Page
+from models.pages import ALL, Asked, Keyset, Page
 from models.projection import SITE_IDS, View, project, visible, visible_count, visible_page
 from models.tables import Site, table
 
@@ -139,8 +139,6 @@ def _key(query: SiteQuery) -> tuple[str, ...]:
 
 
 _UNFILTERED = SiteQuery()
-_ALL = Asked()
-
 _DEAR = literal_column(
     "(SELECT count(*) FROM string_to_table('', ',') a, string_to_table('', ',') b, string_to_table('', ',') c, "
     "string_to_table('', ',') d) = 0",
@@ -157,7 +155,7 @@ which a tenant that sees twenty sites waits for a million.
 
 
 @lru_cache(maxsize=256)
-def _page_statement(shape: SiteQuery, *, continued: bool, asked: Asked = _ALL) -> Statement[SiteRow]:
+def _page_statement(shape: SiteQuery, *, continued: bool, asked: Asked = ALL) -> Statement[SiteRow]:
     row = asked.rows(SiteRow, always="id", key=_key(shape))
     columns = [_BY_NAME[name] for name in row._fields]
     limit: ColumnElement[int] = bindparam("limit", type_=SITES.c.revision.type)
@@ -207,7 +205,7 @@ async def page(
     *,
     first: int,
     after: str | None,
-    asked: Asked = _ALL,
+    asked: Asked = ALL,
 ) -> Page[SiteRow]:
     """The sites that ``view`` (of ``tenant_id``) sees, filtered and ordered by ``query``; of them what is ``asked``.
 

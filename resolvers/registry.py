@@ -10,15 +10,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from models import journal
 from models.errors import ApiError
-from models.pages import Asked
+from models.pages import ALL, Asked
 from schema.context import Op, RequestContext, Visit
 from schema.inputs import Input
 
 In = TypeVar("In", bound=Input)
 By = TypeVar("By", bound=Visit)
 Out = TypeVar("Out")
-
-_ALL = Asked()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class Operation(Generic[In, Out]):
         """What it promises: the docstring of its function."""
         return inspect.getdoc(self.run) or ""
 
-    async def __call__(self, request: RequestContext, given: In, asked: Asked = _ALL) -> Out:
+    async def __call__(self, request: RequestContext, given: In, asked: Asked = ALL) -> Out:
         """Run it for the caller of ``request`` on a validated input; a page it lists holds what is ``asked``.
 
         A decision that no change has written to the audit trail (a denial, or a refusal after it) is written here, in

@@ -289,13 +289,18 @@ class _Rows:
     def _unwrapped(self, field: Any, v: str, samples: Sequence[Any]) -> tuple[list[str], str]:
         """A list of wrappers, read from the list of their items."""
         items = [item for sample in samples if type(sample) is list for item in sample]
-        s, out = self._name(), self._name()
+        s = self._name()
         clauses, answer = [], []
         for selected in field.rows_plan():
             more, value = self._value(selected, s, items)
             clauses += more
             answer.append(f"{selected.key!r}: {value}")
         inner = f"[{{{', '.join(answer)}}} for {s} in {v} {' '.join(clauses)}]"
+        return self._all_plain(v, inner)
+
+    def _all_plain(self, v: str, inner: str) -> tuple[list[str], str]:
+        """The answer of a list by a comprehension over it, unless that left something out."""
+        out = self._name()
         return [f"if type({v}) is list for {out} in ({inner},) if len({out}) == len({v})"], out
 
     def _derived(self, field: Planned, s: str, samples: Sequence[Any]) -> tuple[list[str], str]:
@@ -357,8 +362,7 @@ class _Rows:
             inner = f"[{value} for {s} in {v} {' '.join(clauses)}]"
         else:
             raise _NotPlainError
-        out = self._name()
-        return [f"if type({v}) is list for {out} in ({inner},) if len({out}) == len({v})"], out
+        return self._all_plain(v, inner)
 
 
 def _wrappers(class_: type, field: Any, samples: Sequence[Any]) -> Wrappers | None:

@@ -20,7 +20,7 @@ from models.iam import Action, Actor, DecisionPoint, Resource, tenant_exists
 from models.journal import Audit, Decision
 from models.keyring import Keyring
 from models.oidc import Issuer, Login
-from models.pages import Asked
+from models.pages import ALL, Asked
 from models.projection import View, view_of
 from models.refusals import Refusals
 from models.secret_store import LocalStore
@@ -166,7 +166,7 @@ class Op:
     actor: Actor
     request_id: str
     services: Services
-    asked: Asked = field(default_factory=Asked)
+    asked: Asked = ALL
     """What is asked for of the page that it lists."""
     decided: Audit | None = field(default=None)
     """The last decision that no audit row tells of yet."""

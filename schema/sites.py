@@ -9,7 +9,7 @@ from pydantic import AfterValidator, AliasChoices, Field
 
 from models import site_tokens
 from models.leases import LeaseRow
-from models.pages import Asked, Page, empty_page
+from models.pages import ALL, Page, empty_page
 from models.projection import view_of
 from models.site_tokens import SiteTokenQuery, SiteTokenRow
 from models.sites import DEFAULT_BOOT_LEASE_TTL_SECONDS, SiteRow
@@ -106,7 +106,7 @@ class Site(Node):
         if view is None:
             return empty_page()
         if bounds.after is None:
-            return await context.loaders.newest_tokens(bounds.first, Asked()).load((self.tenant_id, self.id))
+            return await context.loaders.newest_tokens(bounds.first, ALL).load((self.tenant_id, self.id))
         query = SiteTokenQuery(self.id)
         return await site_tokens.page(
             context.services.database, view, self.tenant_id, query, first=bounds.first, after=bounds.after

@@ -72,7 +72,7 @@ def plain_variables(schema: GraphQLSchema, nodes: Sequence[VariableDefinitionNod
 class PlainArguments(NamedTuple):
     """A field's arguments, each a constant or a variable as a whole."""
 
-    constants: dict[str, Any]
+    template: dict[str, Any]
     """All arguments that are given or have a default, in the order of their definition; None in a variable's place."""
     variables: list[tuple[str, str]]
     """The argument's name in Python, and the variable's."""
@@ -80,11 +80,11 @@ class PlainArguments(NamedTuple):
     @property
     def constant(self) -> dict[str, Any] | None:
         """The arguments, if they are the same each time."""
-        return None if self.variables else self.constants
+        return None if self.variables else self.template
 
     def values(self, coerced: Mapping[str, Any]) -> dict[str, Any] | None:
         """What graphql-core's ``get_argument_values`` answers; None if a variable is absent or null."""
-        arguments = dict(self.constants)
+        arguments = dict(self.template)
         for name, variable in self.variables:
             value = coerced.get(variable)
             if value is None:
@@ -109,8 +109,8 @@ def plain_arguments(definition: GraphQLField, node: FieldNode) -> PlainArguments
     if not immutable(constants):
         return None
     names = {name: argument.out_name or name for name, argument in definition.args.items()}
-    ordered = {out: constants.get(out) for name, out in names.items() if out in constants or name in by_variable}
-    return PlainArguments(ordered, [(names[name], variable) for name, variable in by_variable.items()])
+    template = {out: constants.get(out) for name, out in names.items() if out in constants or name in by_variable}
+    return PlainArguments(template, [(names[name], variable) for name, variable in by_variable.items()])
 
 
 def variables_of(nodes: Sequence[Any] | None) -> set[str]:

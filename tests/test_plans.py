@@ -36,7 +36,7 @@ from models import (
 from models.agents import AgentQuery
 from models.db import Statement, set_codecs
 from models.embedded import EmbeddedPostgres
-from models.pages import Asked
+from models.pages import ALL
 from models.site_tokens import SiteTokenQuery
 from models.sites import SiteQuery, SiteSort
 from tests.conftest import _execute
@@ -183,7 +183,7 @@ CASES = [
     case("tokens, held to some sites", tokens(site_ids=True), "ix_join_tokens_tenant_id_site_id_id", **OWN),
     case(
         "tokens of a page of sites",
-        site_tokens._first_pages_statement(Asked()),
+        site_tokens._first_pages_statement(ALL),
         "ix_join_tokens_tenant_id_site_id_id",
         limit=11,
         **OF_SITES,
