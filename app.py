@@ -12,7 +12,6 @@ import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Gauge, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
@@ -48,7 +47,7 @@ from schema.context import AgentVisit, KeyedLocks, Op, ProvenVisit, RequestConte
 from schema.engine import Engine
 from schema.graphql_http import GraphQLEndpoint
 from schema.graphql_ws import GraphQLSocketEndpoint
-from schema.http import Authenticate, Deadline, client_address, credential, problem, request_id
+from schema.http import Authenticate, Deadline, client_address, credential, fields_of, problem, request_id
 from schema.limits import Limits
 from schema.loaders import Turns
 from settings import Settings, SettingsError
@@ -202,10 +201,10 @@ class Doors:
         self._doors = doors
         self._rest = rest
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass the request to its door."""
         door = self._doors.get(scope["path"]) if scope["type"] == "http" else None
-        await (door or self._rest)(scope, receive, send)
+        return (door or self._rest)(scope, receive, send)
 
 
 def authenticator(services: Services) -> Authenticate:
@@ -235,13 +234,13 @@ def entries(settings: Settings, services: Services) -> dict[type, Enter]:
     authenticate = authenticator(services)
 
     async def operator(scope: Scope) -> RequestContext:
-        return await authenticate(credential(Headers(scope=scope)), request_id(scope))
+        return await authenticate(credential(fields_of(scope)), request_id(scope))
 
     async def visitor(scope: Scope) -> Visit:
         return Visit(client_address(scope, settings.trusted_proxies), request_id(scope), services)
 
     async def proven(scope: Scope) -> ProvenVisit:
-        address, token = client_address(scope, settings.trusted_proxies), credential(Headers(scope=scope))
+        address, token = client_address(scope, settings.trusted_proxies), credential(fields_of(scope))
         known = None if token is None else await services.agents.recognize(token)
         if known is None:
             raise ApiError(ErrorCode.UNAUTHENTICATED)

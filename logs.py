@@ -5,6 +5,7 @@ import random
 import re
 import sys
 import time
+from collections.abc import Awaitable
 from functools import lru_cache
 from typing import Any
 
@@ -125,12 +126,12 @@ class RequestLog:
         state["request_id"] = request_id
         status = 0
 
-        async def tell(message: Message) -> None:
+        def tell(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
-            await send(message)
+            return send(message)
 
         try:
             await self._app(scope, receive, tell)

@@ -25,7 +25,7 @@ from models.pages import Asked
 from models.sites import SiteQuery, _page_statement
 from resolvers.root import schema
 from schema.context import RequestContext
-from schema.http import credential
+from schema.http import credential, fields_of
 from settings import Settings
 
 MEMBERS = frozenset({"id", "name", "kind", "region", "revision", "created_at", "tenant_id"})
@@ -111,7 +111,7 @@ async def _stock(settings: Settings) -> Any:
 
     class View(GraphQL):  # type: ignore[type-arg]
         async def get_context(self, request: Any, response: Any) -> RequestContext:  # noqa: ARG002
-            return await authenticate(credential(request.headers), "bench")
+            return await authenticate(credential(fields_of(request.scope)), "bench")
 
     return View(schema)
 

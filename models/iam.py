@@ -147,7 +147,7 @@ class BindingDecisionPoint:
 
 
 class Reach(NamedTuple):
-    """How far an actor sees: all tenants (``everything``), whole tenants, or single sites.
+    """How far an actor sees: all tenants (``everything``), and the whole tenants and single sites that it is bound to.
 
     It becomes the parameters of the access predicate; see :mod:`models.projection`.
     """
@@ -160,14 +160,12 @@ class Reach(NamedTuple):
 @lru_cache(maxsize=1024)
 def reach(actor: Actor) -> Reach:
     """What the actor's bindings let it read. Each role reads, so the role does not matter here."""
-    tenants: list[str] = []
-    sites: list[str] = []
-    for binding in actor.bindings:
-        kind, _, name = binding.resource.partition("/")
-        if kind == "compute-fleet":
-            return Reach(everything=True, tenant_ids=(), site_ids=())
-        (tenants if kind == "compute-tenant" else sites).append(name)
-    return Reach(everything=False, tenant_ids=tuple(tenants), site_ids=tuple(sites))
+
+    def bound(kind: str) -> tuple[str, ...]:
+        resources = [binding.resource.partition("/") for binding in actor.bindings]
+        return tuple(name for of, _, name in resources if of == kind)
+
+    return Reach(bool(bound("compute-fleet")), bound("compute-tenant"), bound("compute-site"))
 
 
 _TENANT_EXISTS = Statement(select(table(Tenant).c.id).where(table(Tenant).c.id == bindparam("tenant_id")))

@@ -96,7 +96,7 @@ class Keyring:
             return None
         key_id, secret = parsed
         digest = hashlib.sha256(secret.encode()).digest()
-        kept = await self._find(key_id, _BY_KEY, key_id=key_id)
+        kept = self._known(key_id) or await self._find(key_id, _BY_KEY, key_id=key_id)
         if kept is None or not hmac.compare_digest(kept.secret_sha256, digest):
             return None
         self._used.add(key_id)
@@ -104,7 +104,7 @@ class Keyring:
 
     async def by_subject(self, subject: str) -> Actor | None:
         """The actor of a verified OIDC subject ``iss|sub``, or None if no identity carries it."""
-        kept = await self._find(subject, _BY_SUBJECT, subject=subject)
+        kept = self._known(subject) or await self._find(subject, _BY_SUBJECT, subject=subject)
         return None if kept is None else kept.actor
 
     def forget(self, identity_id: str | None = None) -> None:
@@ -127,11 +127,12 @@ class Keyring:
             self._used |= used
             raise
 
-    async def _find(self, name: str, statement: Statement[_KeyRow], **parameters: str) -> _Kept | None:
-        """What is known of a key by its id, or of a subject; neither can have the other's form."""
+    def _known(self, name: str) -> _Kept | None:
+        """What is kept of a key by its id, or of a subject; neither can have the other's form."""
         kept = self._kept.get(name)
-        if kept is not None and kept.until >= time.monotonic():
-            return kept
+        return kept if kept is not None and kept.until >= time.monotonic() else None
+
+    async def _find(self, name: str, statement: Statement[_KeyRow], **parameters: str) -> _Kept | None:
         # A change that is notified while the row is on its way must not be overwritten by the row from before it.
         forgotten = self._forgotten
         row = await self._database.first(statement, **parameters)

@@ -5,7 +5,6 @@ from typing import Any
 
 import orjson
 from pydantic.alias_generators import to_camel
-from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from models.errors import ApiError, ErrorCode
@@ -17,6 +16,7 @@ from schema.http import (
     HttpError,
     Success,
     answer_or_problem,
+    fields_of,
     read_body,
     require_json,
 )
@@ -49,12 +49,12 @@ class OperationEndpoint:
             await Success(body)(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> bytes:
-        headers = Headers(scope=scope)
+        fields = fields_of(scope)
         if scope["method"] != "POST":
             raise HttpError(405, ApiError(ErrorCode.INVALID_ARGUMENT, "Use POST."), {"allow": "POST"})
-        require_json(headers)
+        require_json(fields)
         context = await self._enter(scope)
-        body = await read_body(headers, receive, self._max_body_bytes)
+        body = await read_body(fields, receive, self._max_body_bytes)
         return encode(await self._operation(context, self._operation.input.of_json(body)))
 
 

@@ -5,14 +5,13 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import orjson
-from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from models.errors import ApiError, ErrorCode, invalid
 from models.feed import FeedRow
 from resolvers.events import follow_events
 from schema.events import FollowInput
-from schema.http import Authenticate, Deadline, HttpError, answer_or_problem, credential, request_id
+from schema.http import Authenticate, Deadline, HttpError, answer_or_problem, credential, fields_of, request_id
 from schema.sse import frame, respond
 
 
@@ -35,16 +34,16 @@ class WatchEndpoint:
         """The frames, once the first look was allowed: what is refused is refused by status."""
         if scope["method"] != "GET":
             raise HttpError(405, ApiError(ErrorCode.INVALID_ARGUMENT, "Use GET."), {"allow": "GET"})
-        headers = Headers(scope=scope)
-        context = await self._authenticate(credential(headers), request_id(scope))
-        batches = follow_events(context, _given(scope["query_string"], headers.get("last-event-id")))
+        fields = fields_of(scope)
+        context = await self._authenticate(credential(fields), request_id(scope))
+        batches = follow_events(context, _given(scope["query_string"], fields.get(b"last-event-id")))
         first = await anext(batches)
         return _frames(first, batches)
 
 
-def _given(query: bytes, last_event_id: str | None) -> FollowInput:
+def _given(query: bytes, last_event_id: bytes | None) -> FollowInput:
     members: dict[str, Any] = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
-    position = members.pop("after", None) if last_event_id is None else last_event_id
+    position = members.pop("after", None) if last_event_id is None else last_event_id.decode("latin-1")
     if position is not None:
         if not (position.isascii() and position.isdigit() and len(position) < 10):  # noqa: PLR2004 - 31 bits
             raise invalid(("after", "must be a position that this feed gave out"))

@@ -173,11 +173,14 @@ class _Execution(Executor[None]):
         """What a direct resolver takes; None if Strawberry's own wrapper is to tell what is wrong with it."""
         keywords = self._keywords.get(field)
         if keywords is None:
-            arguments = self.arguments(field) if field.arguments is None else field.arguments
-            try:
-                keywords = cast("Direct", field.direct).convert(arguments, info)
-            except Exception:  # noqa: BLE001 - the wrapper raises it again, sooner or later as it does
-                return None
+            plain = field.plain_keywords
+            keywords = None if plain is None else plain.values(self.variable_values.coerced)
+            if keywords is None:
+                arguments = self.arguments(field) if field.arguments is None else field.arguments
+                try:
+                    keywords = cast("Direct", field.direct).convert(arguments, info)
+                except Exception:  # noqa: BLE001 - the wrapper raises it again, sooner or later as it does
+                    return None
             if immutable(keywords):
                 self._keywords[field] = keywords
         return keywords

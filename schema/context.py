@@ -16,7 +16,7 @@ from models.db import Database
 from models.errors import ApiError, ErrorCode, not_found
 from models.feed import Feed
 from models.hashing import Hasher, Pepper
-from models.iam import Action, Actor, DecisionPoint, Resource, tenant_exists
+from models.iam import Action, Actor, DecisionPoint, Resource, reach, tenant_exists
 from models.journal import Audit, Decision
 from models.keyring import Keyring
 from models.oidc import Issuer, Login
@@ -181,7 +181,9 @@ class Op:
         view = view_of(self.actor, tenant_id)
         if view is None:
             raise not_found()
-        if tenant_id not in _tenants_of(self.actor) and not await tenant_exists(self.database, tenant_id):
+        # Only who is bound to the fleet reaches tenants that it is neither of nor bound to, and they may not exist.
+        known = tenant_id == self.actor.tenant_id or tenant_id in reach(self.actor).tenant_ids
+        if not known and not await tenant_exists(self.database, tenant_id):
             raise not_found()
         return view
 
@@ -219,12 +221,3 @@ class Op:
             decision=decision,
             request_id=self.request_id,
         )
-
-
-def _tenants_of(actor: Actor) -> set[str]:
-    """Tenants that are known to exist, as the actor is of them or bound to them."""
-    return {actor.tenant_id} | {
-        binding.resource.removeprefix("compute-tenant/")
-        for binding in actor.bindings
-        if binding.resource.startswith("compute-tenant/")
-    }

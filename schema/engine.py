@@ -212,9 +212,9 @@ class Engine:
         operation = prepared.operation
         if by_get and operation.operation is OperationType.MUTATION:
             raise _RefusedError(_refusal([_plain_error("A mutation needs POST.")], not_by_get=True))
-        given = dict(variables or {})
+        given = variables or {}
         plain = None if prepared.plain is None else prepared.plain.values(given)
-        values = plain or get_variable_values(self._schema, operation.variable_definitions or (), given, 1, True)
+        values = plain or get_variable_values(self._schema, operation.variable_definitions or (), dict(given), 1, True)
         if isinstance(values, list):
             raise _RefusedError(_refusal([variable_error(self._schema, operation, given)]))
         nulls = [path for name, path in prepared.never_null.items() if given.get(name, Undefined) is None]

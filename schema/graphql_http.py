@@ -6,7 +6,6 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import orjson
-from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -16,10 +15,12 @@ from schema.http import (
     Authenticate,
     Deadline,
     DisconnectedError,
+    Fields,
     HttpError,
     Success,
     credential,
     error_headers,
+    fields_of,
     read_body,
     request_id,
     require_json,
@@ -54,21 +55,24 @@ class GraphQLEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        headers = Headers(scope=scope)
+        fields = fields_of(scope)
         media_type = PLAIN_JSON
         stream: AsyncIterator[bytes] | None = None
         response: ASGIApp | None = None
         try:
             page = self._page if scope["method"] == "GET" else None
             offers = (PLAIN_JSON, RESPONSE_JSON, EVENT_STREAM, *(() if page is None else (HTML,)))
-            asked = preferred(",".join(headers.getlist("accept")), offers)
+            asked = preferred(fields.get(b"accept", b"").decode("latin-1"), offers)
             if asked == HTML and page is not None:
                 response = page()
             elif asked == EVENT_STREAM:
-                stream = await self._stream(scope, headers, receive)
+                stream = await self._stream(scope, fields, receive)
             else:
                 media_type = asked or _unacceptable()
-                response = await self._answer(scope, headers, receive, media_type)
+                by_get = _by_get(scope, fields)
+                answer = await self._deadline.run(self._run(scope, fields, receive, by_get=by_get))
+                scope["state"] |= {"operation": answer.operation, "codes": answer.codes}
+                response = _response(answer, media_type)
         except HttpError as refused:
             response = _error(refused.error, refused.status, media_type, refused.headers)
             scope["state"]["codes"] = (refused.error.code.value,)
@@ -86,44 +90,37 @@ class GraphQLEndpoint:
         elif response is not None:
             await response(scope, receive, send)
 
-    async def _answer(self, scope: Scope, headers: Headers, receive: Receive, media_type: str) -> ASGIApp:
-        by_get = _by_get(scope, headers)
-        answer = await self._deadline.run(self._run(scope, headers, receive, by_get=by_get))
-        scope["state"]["operation"] = answer.operation
-        scope["state"]["codes"] = answer.codes
-        return _response(answer, media_type)
-
-    async def _run(self, scope: Scope, headers: Headers, receive: Receive, *, by_get: bool) -> Answer:
-        context = await self._authenticate(credential(headers), request_id(scope))
-        given = await self._given(scope, headers, receive, by_get=by_get)
+    async def _run(self, scope: Scope, fields: Fields, receive: Receive, *, by_get: bool) -> Answer:
+        context = await self._authenticate(credential(fields), request_id(scope))
+        given = await self._given(scope, fields, receive, by_get=by_get)
         return await self._engine.run(*given, context, by_get=by_get)
 
-    async def _stream(self, scope: Scope, headers: Headers, receive: Receive) -> AsyncIterator[bytes]:
+    async def _stream(self, scope: Scope, fields: Fields, receive: Receive) -> AsyncIterator[bytes]:
         """The frames of GraphQL over server-sent events, one connection an operation ("distinct connections mode")."""
-        by_get = _by_get(scope, headers)
+        by_get = _by_get(scope, fields)
 
         async def begin() -> Answer | AsyncIterator[Answer]:
-            context = await self._authenticate(credential(headers), request_id(scope))
-            query, variables, name = await self._given(scope, headers, receive, by_get=by_get)
+            context = await self._authenticate(credential(fields), request_id(scope))
+            query, variables, name = await self._given(scope, fields, receive, by_get=by_get)
             return await self._engine.subscribe(query, variables, name, context, by_get=by_get)
 
         return _frames(await self._deadline.run(begin()))
 
     async def _given(
-        self, scope: Scope, headers: Headers, receive: Receive, *, by_get: bool
+        self, scope: Scope, fields: Fields, receive: Receive, *, by_get: bool
     ) -> tuple[str, Mapping[str, Any] | None, str | None]:
         if by_get:
             return _from_query(scope["query_string"])
-        return _from_body(await read_body(headers, receive, self._max_body_bytes))
+        return _from_body(await read_body(fields, receive, self._max_body_bytes))
 
 
-def _by_get(scope: Scope, headers: Headers) -> bool:
+def _by_get(scope: Scope, fields: Fields) -> bool:
     """Whether the method is GET. Raises HttpError for a method or a content type that is not taken."""
     if scope["method"] == "GET":
         return True
     if scope["method"] != "POST":
         raise HttpError(405, _error_of("Use POST, or GET for a query."), {"allow": "GET, POST"})
-    require_json(headers)
+    require_json(fields)
     return False
 
 

@@ -1,12 +1,11 @@
 """What both doors do with HTTP: bounded bodies, exact content types, credentials, and errors as documents."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any, TypeVar
 
 import orjson
-from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -15,6 +14,9 @@ from models.sensitive import BearerToken
 from schema.context import RequestContext
 
 T = TypeVar("T")
+
+Fields = Mapping[bytes, bytes]
+"""A request's header fields by their names in lower case."""
 
 Authenticate = Callable[[BearerToken | None, str], Awaitable[RequestContext]]
 """Makes the context of a request from its credential and id. Raises ApiError UNAUTHENTICATED or UNAVAILABLE."""
@@ -139,12 +141,25 @@ def request_id(scope: Scope) -> str:
     return str(scope["state"]["request_id"])
 
 
-def credential(headers: Headers) -> BearerToken | None:
+def fields_of(scope: Scope) -> Fields:
+    """The header fields. One that came more than once is joined by commas, as RFC 9110, 5.3, allows: where only one
+    value makes sense, it becomes one that makes none.
+    """
+    headers = scope["headers"]
+    fields = dict(headers)
+    if len(fields) < len(headers):
+        fields = {}
+        for name, value in headers:
+            fields[name] = fields[name] + b", " + value if name in fields else value
+    return fields
+
+
+def credential(fields: Fields) -> BearerToken | None:
     """The bearer credential, or None if there is none of sane size."""
-    scheme, _, text = headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not 0 < len(text) <= MAX_CREDENTIAL_BYTES:
+    scheme, _, token = fields.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() != b"bearer" or not 0 < len(token) <= MAX_CREDENTIAL_BYTES:
         return None
-    return BearerToken(text)
+    return BearerToken(token.decode("latin-1"))
 
 
 Network = IPv4Network | IPv6Network
@@ -158,7 +173,7 @@ def client_address(scope: Scope, trusted: Sequence[Network]) -> str | None:
     address = None if peer is None else str(peer[0])
     if not trusted or not _in(address, trusted):
         return address
-    for hop in reversed(",".join(Headers(scope=scope).getlist("x-forwarded-for")).split(",")):
+    for hop in reversed(fields_of(scope).get(b"x-forwarded-for", b"").decode("latin-1").split(",")):
         address = hop.strip() or address
         if not _in(address, trusted):
             break
@@ -174,22 +189,22 @@ def _in(address: str | None, networks: Sequence[Network]) -> bool:
     return any(parsed in network for network in networks)
 
 
-def require_json(headers: Headers) -> None:
+def require_json(fields: Fields) -> None:
     """Raise HttpError 415 unless the body is declared as JSON in UTF-8: exactly, since a browser can send any other
     type across sites without asking first.
     """
-    given = headers.getlist("content-type")
-    if given == ["application/json"]:
+    given = fields.get(b"content-type", b"")
+    if given == b"application/json":
         return
-    media_type, *parameters = (part.strip().lower() for part in given[0].split(";")) if len(given) == 1 else ("",)
-    if media_type != "application/json" or any(p not in {"charset=utf-8", 'charset="utf-8"'} for p in parameters):
+    media_type, *parameters = (part.strip().lower() for part in given.split(b";"))
+    if media_type != b"application/json" or any(p not in {b"charset=utf-8", b'charset="utf-8"'} for p in parameters):
         error = ApiError(ErrorCode.INVALID_ARGUMENT, "The content type must be application/json, in UTF-8.")
         raise HttpError(415, error, {"accept-post": "application/json"})
 
 
-async def read_body(headers: Headers, receive: Receive, max_bytes: int) -> bytes:
+async def read_body(fields: Fields, receive: Receive, max_bytes: int) -> bytes:
     """The whole body. Raises HttpError 413 once it is known to be too large, DisconnectedError if it breaks off."""
-    declared = headers.get("content-length", "")
+    declared = fields.get(b"content-length", b"")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
     chunks: list[bytes] = []

@@ -24,11 +24,26 @@ class _Turn(Generic[K, V]):
 
     def __init__(self, look_up: "Callable[[_Turn[K, V]], Coroutine[Any, Any, dict[K, V]]]") -> None:
         self.keys: dict[K, None] = {}
-        self._found = asyncio.create_task(look_up(self))
+        self._waiting: list[asyncio.Future[None]] = []
+        self._looking = asyncio.create_task(look_up(self))
+        self._looking.add_done_callback(self._wake)
 
     async def found(self) -> dict[K, V]:
-        """What was found. The look-up outlives whoever waits for it, as others wait too."""
-        return await asyncio.shield(self._found)
+        """What was found. The look-up outlives whoever waits for it, as others wait too: so each has a future of its
+        own, which is what asyncio.shield does with two callbacks more.
+        """
+        if not self._looking.done():
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await waiter
+        return self._looking.result()
+
+    def _wake(self, looking: asyncio.Task[dict[K, V]]) -> None:
+        if not looking.cancelled():
+            looking.exception()  # or asyncio would log it, if nobody waits any more
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 class Turns(Generic[G, K, V]):

@@ -104,7 +104,10 @@ def unwrapped(type_: Any) -> tuple[Any, bool]:
 
 def immutable(values: dict[str, Any]) -> bool:
     """Whether these may be handed out more than once."""
-    return all(isinstance(value, _IMMUTABLE) for value in values.values())
+    for value in values.values():  # noqa: SIM110 - all() makes a generator, and most are one value
+        if not isinstance(value, _IMMUTABLE):
+            return False
+    return True
 
 
 class PlainClasses(set[type]):
@@ -219,6 +222,8 @@ class Direct(NamedTuple):
     field: StrawberryField
     convert: Callable[[dict[str, Any], Any], dict[str, Any]]
     """Makes the resolver's keyword arguments of the field's arguments and the resolve info."""
+    untouched: dict[str, str]
+    """The arguments that it takes as graphql-core coerced them, with the names of their parameters."""
     is_async: bool
     together: Together | None
     """How it is resolved for many rows at once."""
@@ -239,15 +244,15 @@ def direct_resolver(schema: GraphQLSchema, definition: GraphQLField) -> Direct |
     named = [parameter for parameter in (resolver.parent_parameter, resolver.root_parameter) if parameter]
     registry, config = owner.schema_converter.scalar_registry, owner.config
 
-    leaves = {
+    untouched = {
         config.name_converter.from_argument(argument): argument.python_name
         for argument in field.arguments
         if _is_untouched(argument.type)
     }
 
     def convert(arguments: dict[str, Any], info: Any) -> dict[str, Any]:
-        if arguments.keys() <= leaves.keys():
-            return {leaves[name]: value for name, value in arguments.items()}
+        if arguments.keys() <= untouched.keys():
+            return {untouched[name]: value for name, value in arguments.items()}
         return convert_arguments(arguments, field.arguments, registry, config, info)
 
     return Direct(
@@ -258,6 +263,7 @@ def direct_resolver(schema: GraphQLSchema, definition: GraphQLField) -> Direct |
         config.info_class,
         field,
         convert,
+        untouched,
         field.is_async,
         getattr(resolver.wrapped_func, "together", None),
         hasattr(resolver.wrapped_func, "derived"),

@@ -112,6 +112,11 @@ class FieldPlan:
         member = plain_member(definition)
         self.direct = None if member is not None else direct_resolver(plan.schema, definition)
         self.keywords = _constant_keywords(self.direct, self.arguments)
+        self.plain_keywords = (
+            None
+            if self.direct is None or self.plain_arguments is None
+            else self.plain_arguments.renamed(self.direct.untouched)
+        )
         self.object_type, self.item_type = _object_and_item(definition.type)
         self.classes = PlainClasses(self.object_type) if self.object_type else None
         nullable, _ = unwrapped(definition.type)

@@ -82,6 +82,13 @@ class PlainArguments(NamedTuple):
         """The arguments, if they are the same each time."""
         return None if self.variables else self.template
 
+    def renamed(self, names: Mapping[str, str]) -> "PlainArguments | None":
+        """The same by other names; None if one of them has none."""
+        if not self.template.keys() <= names.keys():
+            return None
+        template = {names[name]: value for name, value in self.template.items()}
+        return PlainArguments(template, [(names[name], variable) for name, variable in self.variables])
+
     def values(self, coerced: Mapping[str, Any]) -> dict[str, Any] | None:
         """What graphql-core's ``get_argument_values`` answers; None if a variable is absent or null."""
         arguments = dict(self.template)
