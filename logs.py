@@ -16,7 +16,7 @@ from structlog.types import EventDict, Processor, WrappedLogger
 
 from models.errors import ApiError, ErrorCode
 from schema.engine import log_unhandled
-from schema.http import problem
+from schema.http import Fields, fields_of, problem
 from settings import Settings
 
 _log = structlog.stdlib.get_logger("request")
@@ -92,7 +92,6 @@ REQUESTS = Counter("bc_requests_total", "Requests, by operation and outcome.", [
 SECONDS = Histogram("bc_request_seconds", "Seconds to answer a request, by door.", ["door"])
 
 # A labelled child is looked up by a lock and a dict of strings; both sets of labels are small and closed.
-_counted = lru_cache(maxsize=1024)(REQUESTS.labels)
 _timed = lru_cache(maxsize=8)(SECONDS.labels)
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
@@ -100,9 +99,9 @@ _KNOWN_OPERATION = re.compile(r"[a-zA-Z]+\.[a-zA-Z]+")
 
 
 @lru_cache(maxsize=1024)
-def _label(operation: str | None) -> str:
-    """The operation as metrics name it, from a closed set: clients name GraphQL operations as they like."""
-    return operation if operation and _KNOWN_OPERATION.fullmatch(operation) else "graphql"
+def _counted(operation: str | None, outcome: str) -> Counter:
+    """The counter of an operation as metrics name it, from a closed set: clients name theirs as they like."""
+    return REQUESTS.labels(operation if operation and _KNOWN_OPERATION.fullmatch(operation) else "graphql", outcome)
 
 
 class RequestLog:
@@ -121,9 +120,10 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        request_id = _chosen_id(scope) or _new_id()
+        fields = fields_of(scope["headers"])
+        request_id = _chosen_id(fields) or _new_id()
         state = scope.setdefault("state", {})
-        state["request_id"] = request_id
+        state |= {"fields": fields, "request_id": request_id}
         status = 0
 
         def tell(message: Message) -> Awaitable[None]:
@@ -148,7 +148,7 @@ class RequestLog:
         codes = state.get("codes") or ()
         operation = state.get("operation")
         if door is not None:
-            _counted(_label(operation), codes[0] if codes else "ok").inc()
+            _counted(operation, codes[0] if codes else "ok").inc()
             _timed(door).observe(seconds)
         if not _enabled(logging.INFO):
             return
@@ -171,9 +171,7 @@ def _new_id() -> str:
     return f"req_{random.getrandbits(96):024x}"
 
 
-def _chosen_id(scope: Scope) -> str | None:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id":
-            text = value.decode("latin-1")
-            return text if _REQUEST_ID.fullmatch(text) else None
-    return None
+def _chosen_id(fields: Fields) -> str | None:
+    given = fields.get(b"x-request-id")
+    text = None if given is None else given.decode("latin-1")
+    return text if text is not None and _REQUEST_ID.fullmatch(text) else None

@@ -16,7 +16,6 @@ from schema.http import (
     HttpError,
     Success,
     answer_or_problem,
-    fields_of,
     read_body,
     require_json,
 )
@@ -49,12 +48,11 @@ class OperationEndpoint:
             await Success(body)(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> bytes:
-        fields = fields_of(scope)
         if scope["method"] != "POST":
             raise HttpError(405, ApiError(ErrorCode.INVALID_ARGUMENT, "Use POST."), {"allow": "POST"})
-        require_json(fields)
+        require_json(scope)
         context = await self._enter(scope)
-        body = await read_body(fields, receive, self._max_body_bytes)
+        body = await read_body(scope, receive, self._max_body_bytes)
         return encode(await self._operation(context, self._operation.input.of_json(body)))
 
 

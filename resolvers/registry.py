@@ -61,8 +61,8 @@ class Operation(Generic[In, Out]):
             raise
 
     def input_of(self, **members: Any) -> In:
-        """The input, made from GraphQL arguments. Raises ApiError INVALID_ARGUMENT with every bad one."""
-        return self.input.model_validate({k: v for k, v in members.items() if v is not None}, by_name=True)
+        """The input, made of GraphQL arguments. Raises ApiError INVALID_ARGUMENT with every bad one."""
+        return self.input.of_arguments(**members)
 
 
 OPERATIONS: list[Operation[Any, Any]] = []

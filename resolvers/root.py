@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import strawberry
 from strawberry.schema.config import StrawberryConfig
@@ -78,11 +78,6 @@ FirstArgument = Annotated[int | None, argument(description="How many to answer (
 AfterArgument = Annotated[str | None, argument(description="The cursor that the page begins after.")]
 
 
-def _given(**members: Any) -> dict[str, Any]:
-    """The arguments that the query holds."""
-    return {name: value for name, value in members.items() if value is not UNSET}
-
-
 def _reaches(actor: Actor, row: SiteTokenRow | AgentRow) -> bool:
     """Whether the caller sees what belongs to the row's tenant and site."""
     view = view_of(actor, row.tenant_id)
@@ -138,7 +133,7 @@ class Query:
         tenant_id: TenantArgument = UNSET,
     ) -> SiteRow:
         """``sites.get``."""
-        return await get_site(info.context, get_site.input_of(**_given(tenant_id=tenant_id, site_id=id)))
+        return await get_site(info.context, get_site.input_of(tenant_id=tenant_id, site_id=id))
 
     @strawberry.field(description=list_sites.description, graphql_type=Connection[Site])
     async def sites(
@@ -151,8 +146,8 @@ class Query:
         order_by: Annotated[SiteOrder | None, argument(description="The order; by age if absent.")] = UNSET,
     ) -> Page[SiteRow]:
         """``sites.list``."""
-        given = _given(tenant_id=tenant_id, first=first, after=after, filter=filter, order_by=order_by)
-        return await list_sites(info.context, list_sites.input_of(**given), info.asked("Site"))
+        given = list_sites.input_of(tenant_id=tenant_id, first=first, after=after, filter=filter, order_by=order_by)
+        return await list_sites(info.context, given, info.asked("Site"))
 
     @strawberry.field(description=list_site_tokens.description, graphql_type=Connection[SiteToken])
     async def site_tokens(
@@ -165,8 +160,8 @@ class Query:
         filter: Annotated[SiteTokenFilter | None, argument(description="Conditions that must all hold.")] = UNSET,  # noqa: A002
     ) -> Page[SiteTokenRow]:
         """``siteTokens.list``."""
-        given = _given(tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter)
-        return await list_site_tokens(info.context, list_site_tokens.input_of(**given))
+        given = list_site_tokens.input_of(tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter)
+        return await list_site_tokens(info.context, given)
 
     @strawberry.field(description=get_site_agent.description, graphql_type=SiteAgent | None)
     async def site_agent(
@@ -176,7 +171,7 @@ class Query:
         tenant_id: TenantArgument = UNSET,
     ) -> AgentRow:
         """``siteAgents.get``."""
-        given = get_site_agent.input_of(**_given(tenant_id=tenant_id, agent_id=id))
+        given = get_site_agent.input_of(tenant_id=tenant_id, agent_id=id)
         return await get_site_agent(info.context, given)
 
     @strawberry.field(description=list_site_agents.description, graphql_type=Connection[SiteAgent])
@@ -190,8 +185,8 @@ class Query:
         filter: Annotated[SiteAgentFilter | None, argument(description="Conditions that must all hold.")] = UNSET,  # noqa: A002
     ) -> Page[AgentRow]:
         """``siteAgents.list``."""
-        given = _given(tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter)
-        return await list_site_agents(info.context, list_site_agents.input_of(**given))
+        given = list_site_agents.input_of(tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter)
+        return await list_site_agents(info.context, given)
 
     @strawberry.field(description=list_secret_grants.description, graphql_type=Connection[SecretGrant])
     async def secret_grants(
@@ -204,8 +199,10 @@ class Query:
         after: AfterArgument = UNSET,
     ) -> Page[GrantRow]:
         """``secrets.listGrants``."""
-        given = _given(tenant_id=tenant_id, reference=reference, site_id=site_id, first=first, after=after)
-        return await list_secret_grants(info.context, list_secret_grants.input_of(**given))
+        given = list_secret_grants.input_of(
+            tenant_id=tenant_id, reference=reference, site_id=site_id, first=first, after=after
+        )
+        return await list_secret_grants(info.context, given)
 
     @strawberry.field(description=list_secrets.description, graphql_type=Connection[Secret])
     async def secrets(
@@ -217,8 +214,8 @@ class Query:
         after: AfterArgument = UNSET,
     ) -> Page[SecretRow]:
         """``secrets.list``."""
-        given = _given(tenant_id=tenant_id, scope=scope, first=first, after=after)
-        return await list_secrets(info.context, list_secrets.input_of(**given))
+        given = list_secrets.input_of(tenant_id=tenant_id, scope=scope, first=first, after=after)
+        return await list_secrets(info.context, given)
 
     @strawberry.field(description=list_audit_events.description, graphql_type=Connection[AuditEvent])
     async def audit_events(
@@ -230,8 +227,8 @@ class Query:
         filter: Annotated[AuditFilter | None, argument(description="Conditions that must all hold.")] = UNSET,  # noqa: A002
     ) -> Page[AuditRow]:
         """``auditEvents.list``."""
-        given = _given(tenant_id=tenant_id, first=first, after=after, filter=filter)
-        return await list_audit_events(info.context, list_audit_events.input_of(**given))
+        given = list_audit_events.input_of(tenant_id=tenant_id, first=first, after=after, filter=filter)
+        return await list_audit_events(info.context, given)
 
 
 @strawberry.type(description="Changes. Each field is a transaction of its own, run one after the other.")
@@ -342,8 +339,7 @@ class Subscription:
         ] = UNSET,
     ) -> AsyncIterator[FeedRow]:
         """Follows the feed."""
-        given = _given(tenant_id=tenant_id, site_id=site_id, after=after)
-        follow = FollowInput.model_validate({k: v for k, v in given.items() if v is not None}, by_name=True)
+        follow = FollowInput.of_arguments(tenant_id=tenant_id, site_id=site_id, after=after)
         async for rows in follow_events(info.context, follow):
             for row in rows:
                 yield row

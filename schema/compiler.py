@@ -11,6 +11,7 @@ is taken only with those tests.
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from functools import partial
 from types import CoroutineType
 from typing import Any, cast
 from weakref import ref
@@ -350,14 +351,15 @@ def _helpers(execution: "ref[_Execution]") -> GraphQLResolveInfoHelpers:
     """graphql-core's helpers for resolvers, but without its cycle, which would keep each request's rows until the
     garbage collector came. The execution outlives its resolvers.
     """
+    return GraphQLResolveInfoHelpers(partial(_gather, execution), partial(_track, execution))
 
-    def gather(values: Sequence[Awaitable[Any]]) -> Awaitable[list[Any]]:
-        return cast("_Execution", execution()).gather_async_work(values)
 
-    def track(values: Sequence[Any]) -> None:
-        cast("_Execution", execution()).track_async_work(values)
+def _gather(execution: "ref[_Execution]", values: Sequence[Awaitable[Any]]) -> Awaitable[list[Any]]:
+    return cast("_Execution", execution()).gather_async_work(values)
 
-    return GraphQLResolveInfoHelpers(gather, track)
+
+def _track(execution: "ref[_Execution]", values: Sequence[Any]) -> None:
+    cast("_Execution", execution()).track_async_work(values)
 
 
 def _classes(items: list[Any]) -> Iterable[tuple[type, Any]]:

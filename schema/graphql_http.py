@@ -15,12 +15,11 @@ from schema.http import (
     Authenticate,
     Deadline,
     DisconnectedError,
-    Fields,
     HttpError,
     Success,
     credential,
     error_headers,
-    fields_of,
+    fields,
     read_body,
     request_id,
     require_json,
@@ -55,22 +54,21 @@ class GraphQLEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        fields = fields_of(scope)
         media_type = PLAIN_JSON
         stream: AsyncIterator[bytes] | None = None
         response: ASGIApp | None = None
         try:
             page = self._page if scope["method"] == "GET" else None
             offers = (PLAIN_JSON, RESPONSE_JSON, EVENT_STREAM, *(() if page is None else (HTML,)))
-            asked = preferred(fields.get(b"accept", b"").decode("latin-1"), offers)
+            asked = preferred(fields(scope).get(b"accept", b"").decode("latin-1"), offers)
             if asked == HTML and page is not None:
                 response = page()
             elif asked == EVENT_STREAM:
-                stream = await self._stream(scope, fields, receive)
+                stream = await self._stream(scope, receive)
             else:
                 media_type = asked or _unacceptable()
-                by_get = _by_get(scope, fields)
-                answer = await self._deadline.run(self._run(scope, fields, receive, by_get=by_get))
+                by_get = _by_get(scope)
+                answer = await self._deadline.run(self._run(scope, receive, by_get=by_get))
                 scope["state"] |= {"operation": answer.operation, "codes": answer.codes}
                 response = _response(answer, media_type)
         except HttpError as refused:
@@ -90,37 +88,37 @@ class GraphQLEndpoint:
         elif response is not None:
             await response(scope, receive, send)
 
-    async def _run(self, scope: Scope, fields: Fields, receive: Receive, *, by_get: bool) -> Answer:
-        context = await self._authenticate(credential(fields), request_id(scope))
-        given = await self._given(scope, fields, receive, by_get=by_get)
+    async def _run(self, scope: Scope, receive: Receive, *, by_get: bool) -> Answer:
+        context = await self._authenticate(credential(scope), request_id(scope))
+        given = await self._given(scope, receive, by_get=by_get)
         return await self._engine.run(*given, context, by_get=by_get)
 
-    async def _stream(self, scope: Scope, fields: Fields, receive: Receive) -> AsyncIterator[bytes]:
+    async def _stream(self, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
         """The frames of GraphQL over server-sent events, one connection an operation ("distinct connections mode")."""
-        by_get = _by_get(scope, fields)
+        by_get = _by_get(scope)
 
         async def begin() -> Answer | AsyncIterator[Answer]:
-            context = await self._authenticate(credential(fields), request_id(scope))
-            query, variables, name = await self._given(scope, fields, receive, by_get=by_get)
+            context = await self._authenticate(credential(scope), request_id(scope))
+            query, variables, name = await self._given(scope, receive, by_get=by_get)
             return await self._engine.subscribe(query, variables, name, context, by_get=by_get)
 
         return _frames(await self._deadline.run(begin()))
 
     async def _given(
-        self, scope: Scope, fields: Fields, receive: Receive, *, by_get: bool
+        self, scope: Scope, receive: Receive, *, by_get: bool
     ) -> tuple[str, Mapping[str, Any] | None, str | None]:
         if by_get:
             return _from_query(scope["query_string"])
-        return _from_body(await read_body(fields, receive, self._max_body_bytes))
+        return _from_body(await read_body(scope, receive, self._max_body_bytes))
 
 
-def _by_get(scope: Scope, fields: Fields) -> bool:
+def _by_get(scope: Scope) -> bool:
     """Whether the method is GET. Raises HttpError for a method or a content type that is not taken."""
     if scope["method"] == "GET":
         return True
     if scope["method"] != "POST":
         raise HttpError(405, _error_of("Use POST, or GET for a query."), {"allow": "GET, POST"})
-    require_json(fields)
+    require_json(scope)
     return False
 
 

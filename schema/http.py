@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import orjson
 from starlette.responses import Response
@@ -66,29 +66,28 @@ class Success:
 class Deadline:
     """Bounds how long each request takes.
 
-    One timer serves all: they may take equally long, so they are due in the order in which they began. A timer for each
-    is a good part of what a small request costs.
+    One timer serves all: they may take equally long, so they are due in the order in which they began. A timer for
+    each, or asyncio.timeout around each, is a good part of what a small request costs.
     """
 
     def __init__(self, seconds: float, classify: Classify) -> None:
         self._seconds = seconds
         self._classify = classify
-        self._due: dict[asyncio.Timeout, float] = {}
-        """When each request that is under way is due, by the event loop's clock; the oldest first."""
+        self._due: dict[asyncio.Task[Any], float] = {}
+        """When each request that is under way and in time is due, by the event loop's clock; the oldest first."""
         self._is_set = False
 
     async def run(self, work: Awaitable[T]) -> T:
-        """The result of a request's work. Raises UNAVAILABLE if it takes too long or what it stands on is out of reach,
-        and what is neither of that as it is.
+        """The result of a request's work, in the request's own task. Raises UNAVAILABLE if it takes too long or what it
+        stands on is out of reach, and what is neither of that as it is.
         """
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._add(task)
         try:
-            async with asyncio.timeout(None) as timeout:
-                self._add(timeout)
-                try:
-                    return await work
-                finally:
-                    self._due.pop(timeout, None)
-        except TimeoutError:
+            return await work
+        except asyncio.CancelledError:
+            if task in self._due or task.cancelling() > 1:  # somebody else cancelled it
+                raise
             raise ApiError(ErrorCode.UNAVAILABLE, "The request took too long.", retry_after_seconds=1) from None
         except (ApiError, HttpError, DisconnectedError):
             raise
@@ -97,10 +96,13 @@ class Deadline:
             if known is None:
                 raise
             raise known from None
+        finally:
+            if self._due.pop(task, None) is None:
+                task.uncancel()  # what is left of the request, its answer, is not cancelled
 
-    def _add(self, timeout: asyncio.Timeout) -> None:
+    def _add(self, task: asyncio.Task[Any]) -> None:
         loop = asyncio.get_running_loop()
-        self._due[timeout] = due = loop.time() + self._seconds
+        self._due[task] = due = loop.time() + self._seconds
         if not self._is_set:
             self._is_set = True
             loop.call_at(due, self._look)
@@ -109,13 +111,13 @@ class Deadline:
         """End what is due, and come back for the next."""
         self._is_set = False
         loop = asyncio.get_running_loop()
-        for timeout, due in list(self._due.items()):
+        for task, due in list(self._due.items()):
             if due > loop.time():
                 self._is_set = True
                 loop.call_at(due, self._look)
                 return
-            del self._due[timeout]
-            timeout.reschedule(due)
+            del self._due[task]
+            task.cancel()
 
 
 async def answer_or_problem(
@@ -141,22 +143,26 @@ def request_id(scope: Scope) -> str:
     return str(scope["state"]["request_id"])
 
 
-def fields_of(scope: Scope) -> Fields:
-    """The header fields. One that came more than once is joined by commas, as RFC 9110, 5.3, allows: where only one
-    value makes sense, it becomes one that makes none.
+def fields(scope: Scope) -> Fields:
+    """The request's header fields, told apart by the outermost middleware."""
+    return cast("Fields", scope["state"]["fields"])
+
+
+def fields_of(headers: Sequence[tuple[bytes, bytes]]) -> Fields:
+    """The header fields by name. One that came more than once is joined by commas, as RFC 9110, 5.3, allows: where only
+    one value makes sense, it becomes one that makes none.
     """
-    headers = scope["headers"]
-    fields = dict(headers)
-    if len(fields) < len(headers):
-        fields = {}
+    by_name = dict(headers)
+    if len(by_name) < len(headers):
+        by_name = {}
         for name, value in headers:
-            fields[name] = fields[name] + b", " + value if name in fields else value
-    return fields
+            by_name[name] = by_name[name] + b", " + value if name in by_name else value
+    return by_name
 
 
-def credential(fields: Fields) -> BearerToken | None:
+def credential(scope: Scope) -> BearerToken | None:
     """The bearer credential, or None if there is none of sane size."""
-    scheme, _, token = fields.get(b"authorization", b"").partition(b" ")
+    scheme, _, token = fields(scope).get(b"authorization", b"").partition(b" ")
     if scheme.lower() != b"bearer" or not 0 < len(token) <= MAX_CREDENTIAL_BYTES:
         return None
     return BearerToken(token.decode("latin-1"))
@@ -173,7 +179,7 @@ def client_address(scope: Scope, trusted: Sequence[Network]) -> str | None:
     address = None if peer is None else str(peer[0])
     if not trusted or not _in(address, trusted):
         return address
-    for hop in reversed(fields_of(scope).get(b"x-forwarded-for", b"").decode("latin-1").split(",")):
+    for hop in reversed(fields(scope).get(b"x-forwarded-for", b"").decode("latin-1").split(",")):
         address = hop.strip() or address
         if not _in(address, trusted):
             break
@@ -189,11 +195,11 @@ def _in(address: str | None, networks: Sequence[Network]) -> bool:
     return any(parsed in network for network in networks)
 
 
-def require_json(fields: Fields) -> None:
+def require_json(scope: Scope) -> None:
     """Raise HttpError 415 unless the body is declared as JSON in UTF-8: exactly, since a browser can send any other
     type across sites without asking first.
     """
-    given = fields.get(b"content-type", b"")
+    given = fields(scope).get(b"content-type", b"")
     if given == b"application/json":
         return
     media_type, *parameters = (part.strip().lower() for part in given.split(b";"))
@@ -202,9 +208,9 @@ def require_json(fields: Fields) -> None:
         raise HttpError(415, error, {"accept-post": "application/json"})
 
 
-async def read_body(fields: Fields, receive: Receive, max_bytes: int) -> bytes:
+async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
     """The whole body. Raises HttpError 413 once it is known to be too large, DisconnectedError if it breaks off."""
-    declared = fields.get(b"content-length", b"")
+    declared = fields(scope).get(b"content-length", b"")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
     chunks: list[bytes] = []

@@ -66,6 +66,16 @@ class Input(BaseModel):
             raise ApiError(ErrorCode.INVALID_ARGUMENT, fields=_faults(error)) from None
 
     @classmethod
+    def of_arguments(cls, **arguments: Any) -> Self:
+        """The input of GraphQL arguments; one that is null or absent is not given. Raises ApiError INVALID_ARGUMENT
+        with every bad one.
+        """
+        given = {
+            name: value for name, value in arguments.items() if value is not None and value is not strawberry.UNSET
+        }
+        return cls.model_validate(given)
+
+    @classmethod
     def of_json(cls, body: bytes) -> Self:
         """The input of an HTTP body. Raises ApiError INVALID_ARGUMENT with every bad member."""
         try:
