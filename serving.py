@@ -57,6 +57,10 @@ class _Joined:
             self._loop.call_soon(self._flush)
         self._written.append(data)
 
+    def is_closing(self) -> bool:
+        """Whether the transport is; asked after each answer."""
+        return self._transport.is_closing()
+
     def close(self) -> None:
         """Send what is left, and close."""
         self._flush()
