@@ -37,7 +37,9 @@ from models.embedded import EmbeddedPostgres
 T = TypeVar("T")
 
 HERE = Path(__file__).parent
-CONNECTIONS = 8
+CONNECTIONS = 32
+"""Enough to keep either server busy: with few, one whose look-ups share a statement waits for it with all of them."""
+
 HASHER = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 """Of the server's default strength."""
 
@@ -77,7 +79,6 @@ class Load(NamedTuple):
     headers: dict[str, str]
     turns: Callable[[int], list[tuple[str, str]]] | None = None
     """Makes so many pairs of authorization and body."""
-    connections: int = CONNECTIONS
 
 
 class Pair(NamedTuple):
@@ -107,8 +108,8 @@ class Stage(NamedTuple):
         return {"authorization": f"Bearer {self.key}", "content-type": "application/json"}
 
 
-def wrk(load: Load, seconds: int, folder: Path) -> float:
-    """Requests per second under ``load``. Raises RuntimeError if any answer was not a success."""
+def wrk(load: Load, connections: int, seconds: int, folder: Path) -> float:
+    """Requests per second under ``load``, sent on so many connections. Raises RuntimeError if any answer is no success."""
     script = folder / "load.lua"
     lines = _lines(load)
     if load.turns is not None:
@@ -116,7 +117,7 @@ def wrk(load: Load, seconds: int, folder: Path) -> float:
         turns.write_text("".join(f"{auth}\t{body}\n" for auth, body in load.turns(MAX_PER_SECOND * seconds)))
         lines.append(LUA_TURNS % turns)
     script.write_text("\n".join(lines))
-    command = ["wrk", "-t1", f"-c{load.connections}", f"-d{seconds}s", "-s", str(script), load.url]
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), load.url]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     if "Non-2xx" in printed or "Socket errors" in printed:
         raise RuntimeError(f"{load.url} failed under load:\n{printed}")
@@ -162,11 +163,14 @@ def _answer(load: Load) -> Any:
     return httpx.post(load.url, content=content, headers=headers).raise_for_status().json()
 
 
-def ratio(pair: Pair, rounds: int, seconds: int, folder: Path) -> list[float]:
+def ratio(pair: Pair, connections: int, rounds: int, seconds: int, folder: Path) -> list[float]:
     """Our requests per second over the peer's, once a round."""
     for load in (pair.ours, pair.peer):
-        wrk(load, 1, folder)  # warm-up: connections, caches, JITs
-    return [wrk(pair.ours, seconds, folder) / wrk(pair.peer, seconds, folder) for _ in range(rounds)]
+        wrk(load, connections, 1, folder)  # warm-up: connections, caches, JITs
+    return [
+        wrk(pair.ours, connections, seconds, folder) / wrk(pair.peer, connections, seconds, folder)
+        for _ in range(rounds)
+    ]
 
 
 def mint_over_hash(stage: Stage, rounds: int, seconds: int, folder: Path) -> list[float]:
@@ -174,10 +178,10 @@ def mint_over_hash(stage: Stage, rounds: int, seconds: int, folder: Path) -> lis
     for its hash. On a server that has rested it finds a hash that was made ahead.
     """
     mints = partial(fresh_mints, f"Bearer {stage.key}", stage.site_id)
-    load = Load(f"{stage.url}/api/compute/siteTokens/create", {}, {"content-type": "application/json"}, mints, 1)
+    load = Load(f"{stage.url}/api/compute/siteTokens/create", {}, {"content-type": "application/json"}, mints)
     ratios = []
     for _ in range(rounds):
-        minted = wrk(load, seconds, folder)
+        minted = wrk(load, 1, seconds, folder)
         ratios.append(hashes_per_second(seconds) / minted)
     return ratios
 
@@ -387,6 +391,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="pairs of runs a figure")
     parser.add_argument("--seconds", type=int, default=3, help="length of a run")
+    parser.add_argument("--connections", type=int, default=CONNECTIONS, help="how many send at once")
     parser.add_argument("--only", default="", help="figures whose name contains this")
     given = parser.parse_args()
     ratios: dict[str, list[float]] = {}
@@ -394,7 +399,7 @@ def main() -> None:
         for pair in pairs(stage):
             if given.only in pair.name:
                 compare(pair)
-                ratios[pair.name] = ratio(pair, given.rounds, given.seconds, Path(name))
+                ratios[pair.name] = ratio(pair, given.connections, given.rounds, given.seconds, Path(name))
         if given.only in "mint/hash":
             ratios["mint/hash"] = mint_over_hash(stage, given.rounds, given.seconds, Path(name))
         if given.only in "enroll/hash":

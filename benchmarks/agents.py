@@ -8,7 +8,7 @@ import httpx
 
 from agent.keys import AgentKeys
 
-AGENTS = 16
+AGENTS = 48
 """So many leases are renewed in turn: as many rows, so that no request waits for another's row."""
 
 

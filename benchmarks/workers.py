@@ -17,7 +17,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.__main__ import HERE, Load, free_port, seed, wrk
+from benchmarks.__main__ import HERE, CONNECTIONS, Load, free_port, seed, wrk
 from models import keyfiles
 from models.embedded import EmbeddedPostgres
 
@@ -53,8 +53,8 @@ def measure(workers: int, environment: dict[str, str], key: str, folder: Path) -
             fresh = sum(map(pss_mib, pids))
             headers: dict[str, Any] = {"authorization": f"Bearer {key}", "content-type": "application/json"}
             load = Load(f"http://127.0.0.1:{port}/graphql", {"query": "{ sites { nodes { id name } } }"}, headers)
-            wrk(load, 1, folder)
-            per_second = wrk(load, 3, folder)
+            wrk(load, CONNECTIONS, 1, folder)
+            per_second = wrk(load, CONNECTIONS, 3, folder)
             return seconds, fresh, sum(map(pss_mib, pids)), per_second
         finally:
             running.terminate()
