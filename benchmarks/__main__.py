@@ -109,7 +109,7 @@ class Stage(NamedTuple):
 
 
 def wrk(load: Load, connections: int, seconds: int, folder: Path) -> float:
-    """Requests per second under ``load``, sent on so many connections. Raises RuntimeError if any answer is no success."""
+    """Requests per second under ``load`` from so many connections. Raises RuntimeError if an answer is no success."""
     script = folder / "load.lua"
     lines = _lines(load)
     if load.turns is not None:

@@ -120,7 +120,7 @@ async def main(kind: str, port: int) -> None:
     """Serve one peer until killed."""
     settings = Settings.read()
     served = await (_raw(settings) if kind == "raw" else _stock(settings))
-    config = uvicorn.Config(served, port=port, log_level="warning", access_log=False, lifespan="off")
+    config = uvicorn.Config(served, port=port, log_level="critical", access_log=False, lifespan="off")
     await uvicorn.Server(config).serve()
 
 

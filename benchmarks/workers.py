@@ -17,7 +17,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.__main__ import HERE, CONNECTIONS, Load, free_port, seed, wrk
+from benchmarks.__main__ import CONNECTIONS, HERE, Load, free_port, seed, wrk
 from models import keyfiles
 from models.embedded import EmbeddedPostgres
 
