@@ -36,7 +36,7 @@ from graphql import (
     visit,
 )
 from graphql.execution.collect_fields import FieldDetailsList, FragmentDetails
-from graphql.execution.executor import Executor
+from graphql.execution.executor import CollectedErrors, Executor
 from graphql.execution.values import VariableValues, get_argument_values
 from graphql.pyutils import Path, gather_with_cancel, is_awaitable
 
@@ -119,19 +119,12 @@ class _Execution(Executor[None]):
     plan: Plan
 
     def __init__(self, compiled: CompiledOperation, root_value: Any, context: Any, values: VariableValues) -> None:
-        super().__init__(
-            compiled.schema,
-            compiled.fragment_definitions,
-            compiled.fragments,
-            root_value,
-            context,
-            compiled.operation,
-            values,
-            default_field_resolver,
-            default_type_resolver,
-            default_field_resolver,
-        )
-        self.async_helpers = _helpers(ref(self))
+        # Not graphql-core's own, which waits in __getattr__ until something is out of the ordinary.
+        self.root_value = root_value
+        self.context_value = context
+        self.variable_values = values
+        self.collected_errors = CollectedErrors()
+        self._compiled = compiled
         self._info = (
             compiled.schema,
             compiled.fragment_definitions,
@@ -141,10 +134,32 @@ class _Execution(Executor[None]):
             context,
             is_awaitable,
             None,
-            self.async_helpers,
+            _helpers(ref(self)),
         )
         self._arguments: dict[FieldPlan, dict[str, Any]] = {}
         self._keywords: dict[FieldPlan, dict[str, Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """What graphql-core's executor knows besides, made when it is first asked for: most requests never do, and to
+        make it is a good part of what a small one costs.
+        """
+        if "schema" in self.__dict__:  # it is made, and has no such attribute
+            raise AttributeError(name)
+        mine = self.__dict__.copy()
+        super().__init__(
+            self._compiled.schema,
+            self._compiled.fragment_definitions,
+            self._compiled.fragments,
+            self.root_value,
+            self.context_value,
+            self._compiled.operation,
+            self.variable_values,
+            default_field_resolver,
+            default_type_resolver,
+            default_field_resolver,
+        )
+        self.__dict__ |= mine | {"async_helpers": self._info[-1]}
+        return getattr(self, name)
 
     # --- what the generated code calls; a path is a Path, or a plain tuple in its shape ------------------------------
 

@@ -21,14 +21,11 @@ _numbers = itertools.count(1)
 
 ALONE = {
     "test_browser.py",
-    "test_browser_login.py",
     "test_chaos.py",
     "test_edge.py",
-    "test_embedded.py",
     "test_enrolment.py",
     "test_limits.py",
     "test_outage.py",
-    "test_serve.py",
 }
 """Files whose tests measure time, or kill what they stand on: they run one after the other."""
 

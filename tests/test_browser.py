@@ -100,8 +100,9 @@ async def test_the_first_load_is_small_and_soon_ready(browser: Browser, served: 
         async with support.visit(browser, served) as made:
             page = await made.tab()
             await page.get_by_label("API key").fill("typed")
-            paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-            painted.append(await page.evaluate(paint))
+            paint = "performance.getEntriesByName('first-contentful-paint')"
+            await page.wait_for_function(f"{paint}.length")  # the form can be filled before it is painted
+            painted.append(await page.evaluate(f"{paint}[0].startTime"))
     assert min(painted) < 1000
 
 

@@ -13,7 +13,7 @@ from agent.keys import AgentKeys, public_jwk
 from models import ids
 from models.hashing import HASHES
 from models.redemption import REDEMPTIONS
-from schema.http import client_address
+from schema.http import client_address, fields_of
 from settings import Settings
 from tests.agent_world import UNAUTHENTICATED, application, enroll, events, join, mint, second_server
 from tests.test_redemption import own_clock
@@ -400,8 +400,8 @@ async def test_allowed_cidrs_bind_a_token_to_its_networks(world: World) -> None:
 def address_of(peer: str | None, forwarded: list[str], trusted: list[str]) -> str | None:
     """What the server takes for the client's address."""
     networks = Settings.read(trusted_proxies=trusted).trusted_proxies
-    headers = [(b"x-forwarded-for", value.encode()) for value in forwarded]
-    return client_address({"client": peer and (peer, 1), "headers": headers}, networks)
+    fields = fields_of([(b"x-forwarded-for", value.encode()) for value in forwarded])
+    return client_address({"client": peer and (peer, 1), "state": {"fields": fields}}, networks)
 
 
 def test_only_trusted_proxies_are_believed() -> None:
