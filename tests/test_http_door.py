@@ -144,6 +144,17 @@ async def test_every_method_asks_who_calls_first(world: World) -> None:
     assert (await world.client.post(LIST, json={}, headers={"authorization": f"bearer {key}"})).status_code == 200
 
 
+async def test_a_credential_that_comes_twice_is_none(world: World) -> None:
+    """Neither the first counts nor the last, though either would do alone: which one a proxy looked at is unknown."""
+    ours, theirs = (f"authorization: Bearer {world.keys[name]}" for name in ("acme-admin", "globex-admin"))
+    for path, body in ((LIST, b"{}"), ("/graphql", b'{"query": "{ viewer { name } }"}')):
+        for one in (ours, theirs):
+            assert (await send(world.url, request("POST", path, body, JSON, one))).status == 200
+        for two in ((ours, theirs), (theirs, ours), (ours, ours), (ours, "authorization: Basic eDp5")):
+            answer = await send(world.url, request("POST", path, body, JSON, *two))
+            assert answer.status == 401
+
+
 async def test_keys_and_jwts_do_not_open_the_others_door(world: World, agent: Agent) -> None:
     """An API key is nobody at the agents' methods, and an agent's JWT is nobody at the operators'."""
     for path in PATHS:
