@@ -18,7 +18,7 @@ from models.errors import ApiError, ErrorCode
 from models.ids import new_id
 from models.journal import Event
 from models.pages import Keyset, Page
-from models.projection import View
+from models.projection import UNBOUND, View
 from models.tables import AgentKey, Site, SiteAgent, table
 
 AGENTS, KEYS, SITES = table(SiteAgent), table(AgentKey), table(Site)
@@ -216,9 +216,7 @@ _NEWEST = (
 _FIRST_PAGES = Statement(select(*_NEWEST.c).select_from(_WANTED.join(_NEWEST, true())), AgentRow)
 
 
-async def first_pages(
-    database: Database, view: View, token_keys: Sequence[tuple[str, str]], *, first: int
-) -> list[Page[AgentRow]]:
+async def first_pages(database: Database, token_keys: Sequence[tuple[str, str]], *, first: int) -> list[Page[AgentRow]]:
     """The newest agents of each of the tokens ``(tenant id, token id)``, which the caller may see: one statement for a
     whole page of tokens, in the order of ``token_keys``.
     """
@@ -232,7 +230,7 @@ async def first_pages(
     for row in rows:
         by_token[row.token_id].append(row)
     return [
-        _page(database, view, tenant_id, AgentQuery(token_id=token_id), by_token[token_id], first=first, after=None)
+        _page(database, UNBOUND, tenant_id, AgentQuery(token_id=token_id), by_token[token_id], first=first, after=None)
         for tenant_id, token_id in token_keys
     ]
 

@@ -45,6 +45,10 @@ class View(NamedTuple):
     site_ids: tuple[str, ...] | None
 
 
+UNBOUND = View(None, None)
+"""Any tenant's, not held to single sites."""
+
+
 def view_of(actor: Actor, tenant_id: str) -> View | None:
     """What ``actor`` sees as ``tenant_id``; None if that tenant does not exist for it.
 
@@ -59,14 +63,17 @@ def view_of(actor: Actor, tenant_id: str) -> View | None:
     return None
 
 
-def widest_view(actor: Actor) -> View:
-    """What ``actor`` sees as any tenant that exists for it: for lookups by id alone, such as ``node(id:)``."""
+def widest_views(actor: Actor) -> list[View]:
+    """What ``actor`` sees as any tenant that exists for it: for look-ups by id alone, such as ``node(id:)``. Two views,
+    if it is bound to whole tenants and to single sites of its own besides.
+    """
     bounds = reach(actor)
     if bounds.everything:
-        return View(None, None)
-    if bounds.tenant_ids:
-        return View((*bounds.tenant_ids, EVERY_TENANT), None)
-    return View((actor.tenant_id, EVERY_TENANT), bounds.site_ids)
+        return [UNBOUND]
+    views = [View((*bounds.tenant_ids, EVERY_TENANT), None)] if bounds.tenant_ids else []
+    if bounds.site_ids and actor.tenant_id not in bounds.tenant_ids:
+        views.append(View((actor.tenant_id, EVERY_TENANT), bounds.site_ids))
+    return views
 
 
 _VIEWERS: Any = bindparam("viewers", type_=ARRAY(SqlText))

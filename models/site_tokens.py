@@ -37,7 +37,7 @@ from models.hashing import Hasher, Pepper
 from models.ids import checksum, new_secret
 from models.journal import Audit, Event
 from models.pages import ALL, Asked, Keyset, Page
-from models.projection import View
+from models.projection import UNBOUND, View
 from models.sensitive import BearerToken, HashedToken, TokenSecret
 from models.tables import JoinToken, Site, table
 
@@ -257,7 +257,6 @@ def _first_pages_statement(asked: Asked) -> Statement[SiteTokenRow]:
 
 async def first_pages(
     database: Database,
-    view: View,
     site_keys: Sequence[tuple[str, str]],
     *,
     first: int,
@@ -278,7 +277,7 @@ async def first_pages(
     return [
         _page(
             database,
-            view,
+            UNBOUND,
             tenant_id,
             SiteTokenQuery(site_id),
             by_site[site_id],

@@ -10,7 +10,7 @@ from models.db import Database
 from models.iam import Actor
 from models.leases import LeaseRow, SiteKey, TermRow
 from models.pages import Asked, Page
-from models.projection import widest_view
+from models.projection import widest_views
 from models.site_tokens import SiteTokenRow
 from models.sites import SiteRow
 
@@ -113,14 +113,11 @@ class Loaders:
     """
 
     def __init__(self, actor: Actor, database: Database) -> None:
-        self._actor = actor
         self._database = database
         self._tokens: dict[tuple[int, Asked], Loader[SiteKey, Page[SiteTokenRow]]] = {}
         self._agents: dict[int, Loader[tuple[str, str], Page[AgentRow]]] = {}
         self._terms: dict[int, Loader[SiteKey, list[TermRow]]] = {}
-        self.site: Loader[str, SiteRow | None] = Loader(
-            lambda ids: _in_order(ids, sites.find_many(database, widest_view(actor), ids))
-        )
+        self.site: Loader[str, SiteRow | None] = Loader(lambda ids: _in_order(ids, _sites(database, actor, ids)))
         self.token: Loader[str, SiteTokenRow | None] = Loader(
             lambda ids: _in_order(ids, site_tokens.find_many(database, ids))
         )
@@ -129,17 +126,16 @@ class Loaders:
 
     def newest_tokens(self, first: int, asked: Asked) -> Loader[SiteKey, Page[SiteTokenRow]]:
         """The newest ``first`` tokens of sites ``(tenant id, site id)`` that the caller sees."""
-        actor, database, key = self._actor, self._database, (first, asked)
+        database, key = self._database, (first, asked)
         return self._tokens.get(key) or self._tokens.setdefault(
-            key,
-            Loader(lambda keys: site_tokens.first_pages(database, widest_view(actor), keys, first=first, asked=asked)),
+            key, Loader(lambda keys: site_tokens.first_pages(database, keys, first=first, asked=asked))
         )
 
     def newest_agents(self, first: int) -> Loader[tuple[str, str], Page[AgentRow]]:
         """The newest ``first`` agents of tokens ``(tenant id, token id)`` that the caller sees."""
-        actor, database = self._actor, self._database
+        database = self._database
         return self._agents.get(first) or self._agents.setdefault(
-            first, Loader(lambda keys: agents.first_pages(database, widest_view(actor), keys, first=first))
+            first, Loader(lambda keys: agents.first_pages(database, keys, first=first))
         )
 
     def newest_terms(self, first: int) -> Loader[SiteKey, list[TermRow]]:
@@ -148,6 +144,14 @@ class Loaders:
         return self._terms.get(first) or self._terms.setdefault(
             first, Loader(lambda keys: leases.histories(database, keys, first=first))
         )
+
+
+async def _sites(database: Database, actor: Actor, ids: Sequence[str]) -> dict[str, SiteRow]:
+    """Those of the sites that the caller sees as any tenant."""
+    found: dict[str, SiteRow] = {}
+    for view in widest_views(actor):
+        found |= await sites.find_many(database, view, ids)
+    return found
 
 
 async def _in_order(ids: Sequence[str], finding: Awaitable[dict[str, V]]) -> list[V | None]:
