@@ -9,7 +9,7 @@ import httpx
 from agent.keys import AgentKeys
 
 AGENTS = 48
-"""So many leases are renewed in turn: as many rows, so that no request waits for another's row."""
+"""So many leases are renewed in turn: more than there are connections, so that no request waits for another's row."""
 
 
 class Holder(NamedTuple):

@@ -160,9 +160,9 @@ class Reach(NamedTuple):
 @lru_cache(maxsize=1024)
 def reach(actor: Actor) -> Reach:
     """What the actor's bindings let it read. Each role reads, so the role does not matter here."""
+    resources = [binding.resource.partition("/") for binding in actor.bindings]
 
     def bound(kind: str) -> tuple[str, ...]:
-        resources = [binding.resource.partition("/") for binding in actor.bindings]
         return tuple(name for of, _, name in resources if of == kind)
 
     return Reach(bool(bound("compute-fleet")), bound("compute-tenant"), bound("compute-site"))

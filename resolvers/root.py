@@ -16,7 +16,7 @@ from models.grants import GrantRow
 from models.iam import FLEET, Actor, tenant_resource
 from models.ids import AGENT_ID_PATTERN, SITE_ID_PATTERN, TOKEN_ID_PATTERN
 from models.pages import Page
-from models.projection import view_of, widest_views
+from models.projection import view_of
 from models.secrets import PutRow, SecretRow
 from models.site_tokens import SiteTokenRow
 from models.sites import SiteRow
@@ -113,9 +113,8 @@ class Query:
         """
         database, actor = info.context.services.database, info.context.actor
         if re.fullmatch(SITE_ID_PATTERN, id):
-            for view in widest_views(actor):
-                if (site := await info.context.services.sites.load(view, id)) is not None:
-                    return site
+            if (site := await info.context.loaders.site.load(id)) is not None:
+                return site
         elif re.fullmatch(TOKEN_ID_PATTERN, id):
             token = await site_tokens.find_any(database, id)
             if token is not None and _reaches(actor, token):

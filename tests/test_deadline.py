@@ -2,7 +2,7 @@
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -75,6 +75,36 @@ async def test_a_cancelled_request_stays_cancelled() -> None:
     deadline = Deadline(SECONDS, lambda _: None)
     task = asyncio.create_task(deadline.run(Work()()))
     await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_what_is_left_of_an_overdue_request_is_not_cancelled() -> None:
+    """Its answer is sent by the same task: a timeout around that must still tell its own end from a cancellation."""
+    deadline = Deadline(0.05, lambda _: None)
+
+    async def request() -> int:
+        with pytest.raises(ApiError):
+            await deadline.run(Work()())
+        return cast("asyncio.Task[Any]", asyncio.current_task()).cancelling()
+
+    assert await asyncio.create_task(request()) == 0
+
+
+async def test_a_request_that_is_cancelled_when_it_is_overdue_stays_cancelled() -> None:
+    """Whoever cancelled it waits for its end, and is not to be told of a deadline."""
+    deadline, ending = Deadline(0.05, lambda _: None), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await asyncio.Event().wait()  # until it is cancelled again
+
+    task = asyncio.create_task(deadline.run(work()))
+    await ending.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
