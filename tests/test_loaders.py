@@ -1,6 +1,7 @@
 """Look-ups of one turn of the event loop share a statement, and nothing else."""
 
 import asyncio
+import gc
 from collections.abc import Sequence
 
 import pytest
@@ -59,6 +60,30 @@ async def test_who_asks_later_sees_later(world: World) -> None:
     go_on.set()
     names = [row.name for row in await asyncio.gather(first, second) if row is not None]
     assert names == ["Acme Berlin lab", "Renamed"]
+
+
+async def test_a_failure_that_nobody_waits_for_is_no_fault() -> None:
+    """The callers all went away before: nothing is left to be told, and nothing is logged of an exception unread."""
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    began, failed = asyncio.Event(), asyncio.Event()
+
+    async def look_up(_group: str, _keys: Sequence[int]) -> dict[int, int]:
+        began.set()
+        await failed.wait()
+        raise OSError("out of reach")
+
+    turns: Turns[str, int, int] = Turns(look_up)
+    caller = asyncio.create_task(turns.load("group", 1))
+    await began.wait()
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    del caller
+    failed.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    gc.collect()
+    assert told == []
 
 
 async def test_who_goes_away_takes_nobody_along() -> None:
