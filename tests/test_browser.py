@@ -353,6 +353,19 @@ async def test_graphiql_explores_and_runs_operations(visit: Visit) -> None:
     assert set(await traces(page, visit.world.keys["acme-admin"])) <= {"heap"}
 
 
+async def test_graphiql_puts_an_editor_away_without_a_word(visit: Visit) -> None:
+    """Another key makes all editors anew; what the old ones still did is cancelled, which is not told as an error."""
+    page = await visit.tab("/graphql")
+    await expect(page.get_by_role("region", name="Operation Editor")).to_contain_text("Viewer")
+    await page.evaluate(
+        """(names) => names.forEach((name) => void Promise.reject(Object.assign(new Error(name), { name })))""",
+        ["Canceled", "Broken"],
+    )
+    await page.evaluate("new Promise((resolve) => setTimeout(resolve))")
+    assert visit.told == ["uncaught: Broken"]
+    visit.told.clear()
+
+
 async def test_pages_are_accessible_and_fit_small_windows(browser: Browser, served: World) -> None:
     """No serious finding of axe in either scheme, and nothing wider than a window of 400 px."""
     berlin = await site_path(served, "Acme Berlin")

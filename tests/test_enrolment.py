@@ -256,7 +256,7 @@ async def test_p4_refusals_take_the_same_time(database_url: str, tmp_path: Path)
                 taken[kind].append(time.perf_counter() - began)
                 assert answer.status_code == 401
         medians = [statistics.median(times) for times in taken.values()]
-        assert max(medians) - min(medians) < 0.003, medians
+        assert max(medians) - min(medians) < min(medians) / 6, medians
 
 
 ODD = {

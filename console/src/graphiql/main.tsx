@@ -79,6 +79,11 @@ function Page() {
   );
 }
 
+/** An editor that is put away while it works ends its work by throwing "Canceled", which nobody waits for: no fault. */
+addEventListener("unhandledrejection", (event) => {
+  if (event.reason instanceof Error && event.reason.name === "Canceled") event.preventDefault();
+});
+
 createRoot(document.getElementById("root")!).render(
   <StrictMode>
     <Page />
