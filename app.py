@@ -33,10 +33,12 @@ from models.listener import listen
 from models.oidc import KEYS_SECONDS, Issuer
 from models.refusals import Refusals
 from models.relay import LogSink, Relay
+from models.renewals import Renewals
 from models.secret_store import LocalStore
 from models.sensitive import BearerToken
 from models.site_tokens import Forge
 from models.throttle import Throttle
+from models.turns import Turns
 from resolvers import openapi
 from resolvers.agent_door import AGENT_METHODS
 from resolvers.http import Enter, OperationEndpoint
@@ -49,7 +51,6 @@ from schema.graphql_http import GraphQLEndpoint
 from schema.graphql_ws import GraphQLSocketEndpoint
 from schema.http import Authenticate, Deadline, client_address, credential, problem, request_id
 from schema.limits import Limits
-from schema.loaders import Turns
 from settings import Settings, SettingsError
 
 log = structlog.get_logger(__name__)
@@ -104,6 +105,7 @@ async def open_services(settings: Settings) -> Services:
         minting=KeyedLocks(),
         feed=Feed(database),
         agents=AgentKeyring(database, ttl_seconds=settings.auth_cache_ttl_seconds),
+        renewals=Renewals(database),
         broker=Broker(broker_database, settings.keys_dir),
         throttle=Throttle(
             per_address=settings.enroll_failures_per_address, per_token=settings.enroll_failures_per_token

@@ -2,12 +2,15 @@
 
 What is kept in process is only which public keys an agent may have, and keys never change: whether one is still in
 force, whether its agent is revoked, how old the JWT is and whether it was used before are decided by PostgreSQL, in
-the one statement that takes the JWT. So a revocation counts at once on every server, and one clock, the database's,
-which agents learn from ``serverTime``, dates JWTs and leases alike.
+the one statement that takes the JWT, with those that others bring in the same turn of the event loop. So a revocation
+counts at once on every server, and one clock, the database's, which agents learn from ``serverTime``, dates JWTs and
+leases alike.
 """
 
 import re
 import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, cast
 
@@ -21,9 +24,11 @@ from sqlalchemy import (
     ColumnElement,
     DateTime,
     Interval,
+    TableValuedAlias,
     Text,
     any_,
     bindparam,
+    column,
     delete,
     func,
     insert,
@@ -34,6 +39,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.sql.dml import ReturningInsert
+from sqlalchemy.types import TypeEngine
 
 from models.agents import AGENTS, KEYS, signing_key
 from models.db import Database, Statement, Transaction
@@ -41,6 +47,7 @@ from models.errors import invalid
 from models.ids import AGENT_ID_PATTERN
 from models.sensitive import BearerToken
 from models.tables import UsedJti, table
+from models.turns import Turns
 
 USED = table(UsedJti)
 
@@ -83,18 +90,20 @@ class _Claims(NamedTuple):
     expires_at: datetime
 
 
-class Proven(NamedTuple):
-    """A JWT, the agent that it is of, and the key that signed it."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Proven:
+    """A JWT, the agent that it is of, and the key that signed it. Each is equal to itself alone: of two that came with
+    the same JWT only one takes it.
+    """
 
     agent: Agent
     key: _Key
     claims: _Claims
 
     @property
-    def parameters(self) -> dict[str, Any]:
-        """Those of a statement that takes it."""
-        of = {"tenant": self.agent.tenant_id, "agent": self.agent.id, "thumbprint": self.key.thumbprint}
-        return of | self.claims._asdict()
+    def use(self) -> tuple[str, str]:
+        """What there is once: the agent's id, and the JWT's."""
+        return self.agent.id, self.claims.jti
 
 
 class _EdDsa(JWSRegistry):
@@ -125,39 +134,69 @@ _STORED = Statement(
 )
 _IN_FORCE = or_(KEYS.c.expires_at.is_(None), KEYS.c.expires_at > func.clock_timestamp())
 _LEEWAY: Any = bindparam("leeway", LEEWAY, type_=Interval)
-_ISSUED_AT: Any = bindparam("issued_at", type_=DateTime(timezone=True))
-_EXPIRES_AT: Any = bindparam("expires_at", type_=DateTime(timezone=True))
+_TIME = DateTime(timezone=True)
+_COLUMNS: dict[str, TypeEngine[Any]] = {
+    "agent_id": Text(),
+    "jti": Text(),
+    "tenant_id": Text(),
+    "thumbprint": Text(),
+    "issued_at": _TIME,
+    "expires_at": _TIME,
+}
 
 
-def taking(*more: ColumnElement[bool]) -> ReturningInsert[Any]:
-    """The INSERT that takes a JWT, with a row if it does: it is fresh and was never used, its key is in force and its
-    agent not revoked. Its parameters are those of Proven.
+def brought(**more: TypeEngine[Any]) -> TableValuedAlias:
+    """The JWTs to take as rows, with ``more`` columns, each a parameter of its name."""
+    columns = _COLUMNS | more
+    arrays = [bindparam(name, type_=ARRAY(kind)) for name, kind in columns.items()]
+    return func.unnest(*arrays).table_valued(*(column(*named) for named in columns.items())).render_derived("brought")
+
+
+def parameters(brought: Sequence[Proven]) -> dict[str, list[Any]]:
+    """The columns of what is ``brought``."""
+    return {
+        "agent_id": [proven.agent.id for proven in brought],
+        "jti": [proven.claims.jti for proven in brought],
+        "tenant_id": [proven.agent.tenant_id for proven in brought],
+        "thumbprint": [proven.key.thumbprint for proven in brought],
+        "issued_at": [proven.claims.issued_at for proven in brought],
+        "expires_at": [proven.claims.expires_at for proven in brought],
+    }
+
+
+def taking(brought: TableValuedAlias, *more: ColumnElement[bool]) -> ReturningInsert[Any]:
+    """The INSERT that takes JWTs, with a row for each that it does: it is fresh and was never used, its key is in force
+    and its agent not revoked.
+
+    They are taken in an order of their own, so that two servers that are sent the same ones do not each wait for the
+    other.
     """
+    of = brought.c
     fresh = (
-        select(AGENTS.c.id, bindparam("jti", type_=Text), _EXPIRES_AT + _LEEWAY)
+        select(of.agent_id, of.jti, of.expires_at + _LEEWAY)
+        .join(AGENTS, (AGENTS.c.tenant_id == of.tenant_id) & (AGENTS.c.id == of.agent_id))
         .join(KEYS, (KEYS.c.tenant_id == AGENTS.c.tenant_id) & (KEYS.c.agent_id == AGENTS.c.id))
         .where(
-            AGENTS.c.tenant_id == bindparam("tenant"),
-            AGENTS.c.id == bindparam("agent"),
             AGENTS.c.revoked_at.is_(None),
-            KEYS.c.thumbprint == bindparam("thumbprint"),
+            KEYS.c.thumbprint == of.thumbprint,
             _IN_FORCE,
-            func.clock_timestamp() >= _ISSUED_AT - _LEEWAY,
-            func.clock_timestamp() < _EXPIRES_AT + _LEEWAY,
+            func.clock_timestamp() >= of.issued_at - _LEEWAY,
+            func.clock_timestamp() < of.expires_at + _LEEWAY,
             *more,
         )
+        .order_by(of.agent_id, of.jti)
     )
     return (
         upsert(USED)
         .from_select(["agent_id", "jti", "expires_at"], fresh)
         .on_conflict_do_nothing(index_elements=["agent_id", "jti"])
-        .returning(USED.c.jti)
+        .returning(USED.c.agent_id, USED.c.jti)
     )
 
 
 # Its commit is not waited for: a crash of the database may lose the last half second of used JWTs, each of which works
 # for a minute at most; a disk's flush per request is too high a price against that.
-_TAKE = Statement(taking(func.set_config("synchronous_commit", "off", True) == "off"))
+_TAKE = Statement(taking(brought(), func.set_config("synchronous_commit", "off", True) == "off"))
 _FORGET = Statement(delete(USED).where(USED.c.expires_at < func.clock_timestamp()))
 
 _OF_AGENT = (KEYS.c.tenant_id == bindparam("tenant"), KEYS.c.agent_id == bindparam("agent"))
@@ -207,6 +246,7 @@ class AgentKeyring:
         self._database = database
         self._ttl_seconds = ttl_seconds
         self._kept: dict[str, _Kept] = {}
+        self._takes: Turns[None, Proven, bool] = Turns(self._take)
         self._seen: dict[str, str | None] = {}
 
     async def recognize(self, credential: BearerToken) -> Proven | None:
@@ -225,7 +265,7 @@ class AgentKeyring:
 
     async def take(self, proven: Proven, *, address: str | None) -> bool:
         """Take the JWT for this one request; False if it is good for none."""
-        if not await self._take(proven):
+        if not await self._takes.load(None, proven):
             return False
         await self.taken(proven, address=address)
         return True
@@ -248,7 +288,7 @@ class AgentKeyring:
         current = await self._load(agent.id)
         if read is None or current is None:
             return False
-        return await self._take(Proven(agent, next(key for key in current.keys if key.used), read))
+        return bool(await self._takes.load(None, Proven(agent, next(key for key in current.keys if key.used), read)))
 
     async def flush_last_seen(self) -> None:
         """Write when agents were last seen and from where, in one statement; called every few seconds."""
@@ -288,8 +328,9 @@ class AgentKeyring:
             self._kept[agent_id] = kept
         return kept
 
-    async def _take(self, proven: Proven) -> bool:
-        return await self._database.first(_TAKE, **proven.parameters) is not None
+    async def _take(self, _: None, provens: list[Proven]) -> dict[Proven, bool]:
+        uses = once(provens)
+        return {uses[row]: True for row in await self._database.all(_TAKE, **parameters(list(uses.values())))}
 
     async def _first_use(self, agent: Agent, key: _Key) -> None:
         """The new key was used: the former one stops."""
@@ -299,6 +340,11 @@ class AgentKeyring:
             await tx.all(_FIRST_USE, **given)
             await tx.all(_RETIRE, **given, grace=timedelta())
         self._kept.pop(agent.id, None)
+
+
+def once(provens: Iterable[Proven]) -> dict[tuple[str, str], Proven]:
+    """By use, one of those that came for it: no other may be found to have had it."""
+    return {proven.use: proven for proven in provens}
 
 
 async def add_key(tx: Transaction, agent: Agent, public_key: bytes) -> bool:

@@ -7,18 +7,8 @@ alone decides, and a renewal need look at nothing else.
 
 Time is read after the row's lock is held. ``clock_timestamp()`` in the WHERE of a statement that waits for the lock
 is read before the wait, and is not read again if whoever held the lock leaves the row as it was: a rollback, or a
-lock without a change. So changes lock first and decide in a statement of their own; the renewal, which should cost
-one round trip, does both in one statement:
-
-1. ``taken`` takes the agent's JWT, and without it nothing else is done (:mod:`models.agent_auth`). This commit is
-   waited for: an agent must not boot machines by a renewal that a crash of the database undoes.
-2. ``held`` locks the row of this holder and epoch (FOR NO KEY UPDATE). If it waited for a change of the row,
-   PostgreSQL checks holder and epoch again on the row as it is then.
-3. ``clock`` reads the time for each row of ``held``: after the lock, since a row comes out of ``held`` only then. A
-   CTE with FOR UPDATE, like one with a volatile function that is read more than once, is not merged into its reader.
-4. The UPDATE joins ``clock`` and compares *its* copy of ``expires_at`` with *its* time: in whatever order the join is
-   run, that comparison needs a row of ``clock``, and so the lock. A condition on the target's own ``expires_at`` could
-   be checked while the target is scanned, before the lock; that is why locking in a CTE alone is not enough.
+lock without a change. So changes lock first and decide in a statement of their own; renewals, which should cost one
+round trip, do both in one statement (:mod:`models.renewals`).
 """
 
 from collections.abc import Sequence
@@ -31,7 +21,6 @@ from sqlalchemy import (
     Text,
     bindparam,
     case,
-    exists,
     false,
     func,
     insert,
@@ -44,8 +33,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from models.agent_auth import Agent, Proven, taking
-from models.db import Database, Reader, Statement, Transaction
+from models.agent_auth import Agent
+from models.db import Reader, Statement, Transaction
 from models.ids import new_id
 from models.journal import Event
 from models.tables import BootLease, BootLeaseTerm, BootRecord, Site, table
@@ -98,9 +87,9 @@ class BootRow(NamedTuple):
 
 
 _ROW = [LEASES.c[name] for name in LeaseRow._fields]
-_OF_SITE = (LEASES.c.tenant_id == bindparam("tenant"), LEASES.c.site_id == bindparam("site"))
-_SITE_OF_LEASE = (SITES.c.tenant_id == LEASES.c.tenant_id) & (SITES.c.id == LEASES.c.site_id)
-_TTL = SITES.c.boot_lease_ttl_seconds * literal_column("interval '1 second'", Interval)
+OF_SITE = (LEASES.c.tenant_id == bindparam("tenant"), LEASES.c.site_id == bindparam("site"))
+SITE_OF_LEASE = (SITES.c.tenant_id == LEASES.c.tenant_id) & (SITES.c.id == LEASES.c.site_id)
+TTL = SITES.c.boot_lease_ttl_seconds * literal_column("interval '1 second'", Interval)
 _NOW = select(func.clock_timestamp().label("now"))
 
 # --- looking -----------------------------------------------------------------------------------------------------
@@ -125,7 +114,7 @@ _LOOK = Statement(
         SITES.c.boot_lease_ttl_seconds,
         func.clock_timestamp(),
     )
-    .select_from(SITES.outerjoin(LEASES, _SITE_OF_LEASE))
+    .select_from(SITES.outerjoin(LEASES, SITE_OF_LEASE))
     .where(SITES.c.tenant_id == bindparam("tenant"), SITES.c.id == bindparam("site"), SITES.c.deleted_at.is_(None)),
     LeaseAnswer,
 )
@@ -182,14 +171,14 @@ _MAKE = Statement(
     .values(tenant_id=bindparam("tenant_id"), site_id=bindparam("site_id"))
     .on_conflict_do_nothing(index_elements=["tenant_id", "site_id"])
 )
-_LOCK = Statement(select(*_ROW).where(*_OF_SITE).with_for_update(key_share=True), LeaseRow)
+_LOCK = Statement(select(*_ROW).where(*OF_SITE).with_for_update(key_share=True), LeaseRow)
 
 _now = _NOW.subquery("clock")
 _TAKE = Statement(
     update(LEASES)
     .where(
-        *_OF_SITE,
-        _SITE_OF_LEASE,
+        *OF_SITE,
+        SITE_OF_LEASE,
         LEASES.c.holder_agent_id.is_(None)
         | (LEASES.c.holder_agent_id == bindparam("agent"))
         | (LEASES.c.expires_at <= _now.c.now),
@@ -200,7 +189,7 @@ _TAKE = Statement(
         acquired_at=_now.c.now,
         # Never back: whoever lost the answer to its last request goes by the longer lease (LEAST passes over NULL).
         expires_at=func.greatest(
-            case((LEASES.c.holder_agent_id == bindparam("agent"), LEASES.c.expires_at)), _now.c.now + _TTL
+            case((LEASES.c.holder_agent_id == bindparam("agent"), LEASES.c.expires_at)), _now.c.now + TTL
         ),
     )
     .returning(
@@ -212,44 +201,6 @@ _TAKE = Statement(
         _now.c.now,
     ),
     LeaseAnswer,
-)
-
-_taken = taking().cte("taken")
-_held = (
-    select(*_ROW, _TTL.label("ttl"), SITES.c.boot_lease_ttl_seconds)
-    .join(SITES, _SITE_OF_LEASE)
-    .where(
-        *_OF_SITE,
-        LEASES.c.holder_agent_id == bindparam("agent"),
-        LEASES.c.epoch == bindparam("epoch"),
-        exists(select(_taken.c.jti)),
-    )
-    .with_for_update(key_share=True, of=LEASES)
-    .cte("held")
-)
-_clock = select(_held, func.clock_timestamp().label("now")).cte("clock").prefix_with("MATERIALIZED")
-_renewed = (
-    update(LEASES)
-    .where(
-        LEASES.c.tenant_id == _clock.c.tenant_id,
-        LEASES.c.site_id == _clock.c.site_id,
-        _clock.c.expires_at > _clock.c.now,
-    )
-    .values(expires_at=func.greatest(_clock.c.expires_at, _clock.c.now + _clock.c.ttl))
-    .returning(
-        true().label("held"),
-        LEASES.c.epoch,
-        LEASES.c.holder_agent_id,
-        LEASES.c.expires_at,
-        _clock.c.boot_lease_ttl_seconds,
-        _clock.c.now,
-    )
-    .cte("renewed")
-)
-_RENEW = Statement(
-    select(exists(select(_taken.c.jti)), _renewed).select_from(
-        select(true()).subquery("always").outerjoin(_renewed, true())
-    )
 )
 
 
@@ -270,21 +221,10 @@ async def take(tx: Transaction, agent: Agent) -> LeaseAnswer | None:
     return await tx.first(_TAKE, tenant=agent.tenant_id, site=agent.site_id, agent=agent.id)
 
 
-async def renew(database: Database, proven: Proven, epoch: int) -> tuple[bool, LeaseAnswer | None]:
-    """Take the JWT, and let the lease last its TTL from now on. Answers whether the JWT was taken, and the lease; None
-    unless the agent holds it under ``epoch`` and it is not over.
-
-    One statement in autocommit, as a renewal is what agents do most: see the module's docstring for why it is exact. It
-    writes no event.
-    """
-    taken, *answer = await database.one(_RENEW, **proven.parameters, site=proven.agent.site_id, epoch=epoch)
-    return taken, None if answer[0] is None else LeaseAnswer(*answer)
-
-
 # --- ending ------------------------------------------------------------------------------------------------------
 
 _CLOCK = Statement(_NOW)
-_CLEAR = Statement(update(LEASES).where(*_OF_SITE).values(holder_agent_id=None, acquired_at=None, expires_at=None))
+_CLEAR = Statement(update(LEASES).where(*OF_SITE).values(holder_agent_id=None, acquired_at=None, expires_at=None))
 _END = Statement(insert(TERMS).inline(), columns=list(TermRow._fields))
 _LOCK_OF_HOLDER = Statement(
     select(*_ROW)
@@ -373,7 +313,7 @@ _RECORD = Statement(
             bindparam("machine", type_=Text),
             bindparam("note", type_=Text),
         ).where(
-            *_OF_SITE,
+            *OF_SITE,
             LEASES.c.holder_agent_id == bindparam("agent"),
             LEASES.c.epoch == bindparam("epoch"),
             LEASES.c.expires_at > func.clock_timestamp(),

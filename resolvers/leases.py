@@ -49,7 +49,7 @@ async def renew(visit: ProvenVisit, given: RenewInput) -> LeaseAnswer:
 
     Publishes nothing.
     """
-    taken, renewed = await leases.renew(visit.database, visit.proven, given.epoch)
+    taken, renewed = await visit.services.renewals.renew(visit.proven, given.epoch)
     if not taken:
         raise ApiError(ErrorCode.UNAUTHENTICATED)
     await visit.services.agents.taken(visit.proven, address=visit.address)

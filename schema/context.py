@@ -23,12 +23,14 @@ from models.oidc import Issuer, Login
 from models.pages import ALL, Asked
 from models.projection import View, view_of
 from models.refusals import Refusals
+from models.renewals import Renewals
 from models.secret_store import LocalStore
 from models.sensitive import BearerToken
 from models.site_tokens import Forge
 from models.sites import SiteRow
 from models.throttle import Throttle
-from schema.loaders import Loaders, Turns
+from models.turns import Turns
+from schema.loaders import Loaders
 from schema.plain import Selected
 from schema.relay import asked_of
 
@@ -63,6 +65,7 @@ class Services(NamedTuple):
     minting: KeyedLocks
     feed: Feed
     agents: AgentKeyring
+    renewals: Renewals
     broker: Broker
     throttle: Throttle
     refusals: Refusals

@@ -1,8 +1,7 @@
-"""What is looked up for many at once: keys that are asked for in one turn of the event loop go into one statement."""
+"""What a request looks up for many rows at once: each key once, those of one turn of the event loop together."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Generic, TypeVar
 
 from models import agents, leases, site_tokens, sites
 from models.agents import AgentRow
@@ -13,67 +12,10 @@ from models.pages import Asked, Page
 from models.projection import widest_views
 from models.site_tokens import SiteTokenRow
 from models.sites import SiteRow
+from models.turns import Turn, Turns
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-G = TypeVar("G", bound=Hashable)
-
-
-class _Turn(Generic[K, V]):
-    """The keys that one statement looks up, and that look-up."""
-
-    def __init__(self, look_up: "Callable[[_Turn[K, V]], Coroutine[Any, Any, dict[K, V]]]") -> None:
-        self.keys: dict[K, None] = {}
-        self._waiting: list[asyncio.Future[None]] = []
-        self._looking = asyncio.create_task(look_up(self))
-        self._looking.add_done_callback(self._wake)
-
-    async def found(self) -> dict[K, V]:
-        """What was found. The look-up outlives whoever waits for it, as others wait too: so each has a future of its
-        own, which is what asyncio.shield does with two callbacks more.
-        """
-        if not self._looking.done():
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiter)
-            await waiter
-        return self._looking.result()
-
-    def _wake(self, looking: asyncio.Task[dict[K, V]]) -> None:
-        if not looking.cancelled():
-            looking.exception()  # or asyncio would log it, if nobody waits any more
-        for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_result(None)
-
-
-class Turns(Generic[G, K, V]):
-    """Looks keys up for whoever asks, those of one group and turn of the event loop by one statement.
-
-    Nothing is remembered: the statement goes off after its last key was asked for, so it sees what was committed
-    before, as each asker's own would. What an asker may see belongs into the group.
-    """
-
-    def __init__(self, look_up: Callable[[G, list[K]], Awaitable[dict[K, V]]]) -> None:
-        """``look_up`` answers the values of a group's keys, which are unique, as far as they have one."""
-        self._look_up = look_up
-        self._open: dict[G, _Turn[K, V]] = {}
-
-    def turn(self, group: G, key: K) -> _Turn[K, V]:
-        """The turn that looks the key up."""
-        turn = self._open.get(group)
-        if turn is None:
-            turn = self._open[group] = _Turn(lambda turn: self._run(group, turn))
-        turn.keys[key] = None
-        return turn
-
-    async def load(self, group: G, key: K) -> V | None:
-        """The value of the key, if it has one."""
-        return (await self.turn(group, key).found()).get(key)
-
-    async def _run(self, group: G, turn: _Turn[K, V]) -> dict[K, V]:
-        await asyncio.sleep(0)  # whoever is due in this turn asks before the statement goes off
-        del self._open[group]
-        return await self._look_up(group, list(turn.keys))
 
 
 class Loader(Generic[K, V]):
@@ -86,7 +28,7 @@ class Loader(Generic[K, V]):
             return dict(zip(keys, await look_up(keys), strict=True))
 
         self._turns: Turns[None, K, V] = Turns(by_key)
-        self._asked: dict[K, _Turn[K, V]] = {}
+        self._asked: dict[K, Turn[K, V]] = {}
 
     async def load(self, key: K) -> V:
         """The value of ``key``."""
@@ -98,7 +40,7 @@ class Loader(Generic[K, V]):
         found = {turn: await turn.found() for turn in dict.fromkeys(turns)}
         return [found[turn][key] for turn, key in zip(turns, keys, strict=True)]
 
-    def _turn(self, key: K) -> _Turn[K, V]:
+    def _turn(self, key: K) -> Turn[K, V]:
         turn = self._asked.get(key)
         if turn is None:
             turn = self._asked[key] = self._turns.turn(None, key)

@@ -9,7 +9,8 @@ import pytest
 from models import sites
 from models.projection import View
 from models.sites import SiteRow
-from schema.loaders import Loader, Turns
+from models.turns import Turns
+from schema.loaders import Loader
 from tests.world import World
 
 pytestmark = pytest.mark.anyio

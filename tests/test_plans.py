@@ -29,6 +29,7 @@ from models import (
     leases,
     projection,
     redemption,
+    renewals,
     secrets,
     site_tokens,
     sites,
@@ -110,7 +111,16 @@ HELD = [site_id(10 * number) for number in (1, 2, 3)]
 OWN: Values = {"tenant_id": MOST, "site_id": site_id(60), "token_id": token_id(5), "site_ids": HELD, "limit": PAGE}
 TOKEN: Values = {"tenant": MOST, "token": token_id(5)}
 AGENT: Values = SITE | {"agent": agent_id(5), "epoch": 1, "agent_tenant": MOST, "thumbprint": f"thumb-{token_id(5)}"}
-JWT: Values = {"jti": "new", "issued_at": NOW, "expires_at": NOW + timedelta(minutes=1)}
+JWTS: Values = {
+    "agent_id": [agent_id(number) for number in NUMBERS],
+    "jti": ["new"] * len(NUMBERS),
+    "tenant_id": [MOST] * len(NUMBERS),
+    "thumbprint": [f"thumb-{token_id(number)}" for number in NUMBERS],
+    "issued_at": [NOW] * len(NUMBERS),
+    "expires_at": [NOW + timedelta(minutes=1)] * len(NUMBERS),
+    "site_id": OF_SITES["sites"],
+    "epoch": [1] * len(NUMBERS),
+}
 SECRET: Values = {"tenant_id": MOST, "scope": "tenant", "name": "name-1", "limit": PAGE}
 GRANT: Values = {"of_tenant": MOST, "of_scope": "tenant", "of_name": "name-1", "of_site": site_id(60), "limit": PAGE}
 AFTER_GRANT: Values = {"after_scope": "tenant", "after_name": "name-3", "after_site": ""}
@@ -218,7 +228,7 @@ CASES = [
     case("bindings", iam._BINDINGS, "pk_role_bindings", **CALLER),
     case("tenant", iam._TENANT_EXISTS, "pk_tenants", tenant_id=MOST),
     case("agent's keys", agent_auth._STORED, "pk_agent_keys uq_site_agents_id", **AGENT),
-    case("JWT, taken", agent_auth._TAKE, "pk_agent_keys pk_used_jtis uq_site_agents_id", **AGENT, **JWT),
+    case("JWTs, taken", agent_auth._TAKE, "pk_agent_keys pk_used_jtis uq_site_agents_id", **JWTS),
     case(
         "agents, last seen",
         agent_auth._TOUCH,
@@ -252,12 +262,12 @@ CASES = [
     ),
     case("agent, of itself", agents._SELF, "uq_site_agents_id uq_sites_id", tenant_id=MOST, id=agent_id(5)),
     case(
-        "lease, renewed",
-        leases._RENEW,
+        "leases, renewed",
+        renewals._SHARED,
         "ix_boot_leases_holder pk_agent_keys pk_boot_leases pk_used_jtis uq_site_agents_id uq_sites_id",
-        **AGENT,
-        **JWT,
+        **JWTS,
     ),
+    case("lease, renewed alone", renewals._ALONE, "ix_boot_leases_holder pk_boot_leases uq_sites_id", **AGENT),
     case("lease, taken", leases._TAKE, "pk_boot_leases uq_sites_id", **AGENT),
     case("lease, locked", leases._LOCK, "pk_boot_leases", **AGENT),
     case("lease, looked at", leases._LOOK, "pk_boot_leases uq_sites_id", **AGENT),
