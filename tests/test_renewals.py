@@ -18,6 +18,8 @@ from tests.world import World
 pytestmark = pytest.mark.anyio
 
 SITES = ("Acme Berlin", "Globex", "Frankfurt")
+FIRST_SECOND, LAST_MINUTE = -62_135_596_800, 253_402_300_799 - 60
+"""Of the times that Python has, in seconds since 1970."""
 
 
 async def proven(world: World, agent: Joined, jwt: str | None = None) -> Proven:
@@ -67,7 +69,9 @@ async def test_renewals_of_one_turn_are_one_statement(world: World) -> None:
 
 
 async def test_what_cannot_be_renewed_does_not_keep_the_rest_from_it(world: World) -> None:
-    """In one turn with a renewal that is good: a wrong epoch, a lease that is over, a used JWT, a revoked agent."""
+    """In one turn with a renewal that is good: a wrong epoch, a lease that is over, a used JWT, a revoked agent, and
+    JWTs of the first and the last times that there are.
+    """
     (good, first), (late, second), (gone, third) = await holders(world)
     await world.rows(
         "UPDATE boot_leases SET acquired_at = acquired_at - '1 h'::interval, expires_at = clock_timestamp() "
@@ -84,12 +88,16 @@ async def test_what_cannot_be_renewed_does_not_keep_the_rest_from_it(world: Worl
         (await proven(world, late), second),
         (await proven(world, good, used), first),
         (await proven(world, gone), third),
+        (await proven(world, good, good.jwt(FIRST_SECOND)), first),
+        (await proven(world, good, good.jwt(LAST_MINUTE)), first),
     ]
     found = await asyncio.gather(*(renewals.renew(*one) for one in asked))
     assert [(taken, answer is not None) for taken, answer in found] == [
         (True, True),
         (True, False),
         (True, False),
+        (False, False),
+        (False, False),
         (False, False),
         (False, False),
     ]
