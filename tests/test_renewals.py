@@ -146,10 +146,8 @@ async def test_servers_that_are_sent_the_same_jwts_do_not_block_one_another(worl
     off for a deadlock.
     """
     [(agent, _)] = await holders(world, SITES[:1])
-    keyrings = []
-    for _ in range(2):
-        database = await counting(str(world.settings.database_url))
-        keyrings.append(AgentKeyring(database, ttl_seconds=5))
+    databases = [await counting(str(world.settings.database_url)) for _ in range(2)]
+    keyrings = [AgentKeyring(database, ttl_seconds=5) for database in databases]
     for _ in range(20):
         jwts = [agent.jwt() for _ in range(40)]
         taking = [
@@ -160,6 +158,8 @@ async def test_servers_that_are_sent_the_same_jwts_do_not_block_one_another(worl
         taken = await asyncio.gather(*taking)
         of_each = Counter(jwt for jwt, was in zip(jwts + jwts[::-1], taken, strict=True) if was)
         assert of_each == dict.fromkeys(jwts, 1)
+    for database in databases:
+        await database.close()
 
 
 async def test_a_statement_takes_a_bounded_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
