@@ -42,7 +42,7 @@ class Settings(BaseSettings):
         description="Login that owns the tables, for `bcd migrate` and `bcd init`; else `BC_DATABASE_URL`.",
     )
     database_pool_size: int = Field(
-        10, ge=2, le=500, description="Connections of `bcd serve` at most, over all its workers; each needs two."
+        20, ge=2, le=500, description="Connections of `bcd serve` at most, over all its workers; each needs two."
     )
     database_timeout_seconds: float = Field(
         4.0, gt=0, le=60, description="Longest wait for a connection or a statement; then UNAVAILABLE."
