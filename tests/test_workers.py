@@ -135,4 +135,4 @@ def test_what_is_missing_is_said_once(tmp_path: Path) -> None:
     """By the parent, in one line, and nothing is left running."""
     keys = {"BC_KEYS_DIR": str(tmp_path / "none"), "BC_DATABASE_URL": "postgresql://127.0.0.1:1/none"}
     assert "bcd init" in refused("serve", "--port", "0", "--workers", "2", **keys)
-    assert "BC_WORKERS" in refused("serve", "--port", "0", "--workers", "6", **keys)
+    assert "BC_WORKERS" in refused("serve", "--port", "0", "--workers", "6", BC_DATABASE_POOL_SIZE="10", **keys)
