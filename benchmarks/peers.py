@@ -35,8 +35,9 @@ KINDS = {"shared": "SHARED", "dedicated": "DEDICATED", "custom": "CUSTOM"}
 
 
 async def _raw(settings: Settings) -> Starlette:
+    size = settings.database_pool_size
     pool = await asyncpg.create_pool(
-        plain_url(settings.database_url or ""), min_size=settings.database_pool_size, init=set_codecs
+        plain_url(settings.database_url or ""), min_size=size, max_size=size, init=set_codecs
     )
     page = _page_statement(SiteQuery(), continued=False, asked=Asked(MEMBERS, cursors=False))
 
