@@ -217,7 +217,7 @@ def authenticator(services: Services) -> Authenticate:
 
     async def authenticate(credential: BearerToken | None, request_id: str) -> RequestContext:
         if credential is not None:
-            actor = await services.keyring.by_key(credential)
+            actor = services.keyring.known(credential) or await services.keyring.by_key(credential)
             if actor is not None:
                 return RequestContext(actor, request_id, services, credential)
             login = None if services.oidc is None else await services.oidc.verify(credential)

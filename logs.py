@@ -123,7 +123,7 @@ class RequestLog:
         fields = fields_of(scope["headers"])
         request_id = _chosen_id(fields) or _new_id()
         state = scope.setdefault("state", {})
-        state |= {"fields": fields, "request_id": request_id}
+        state["fields"], state["request_id"] = fields, request_id
         status = 0
 
         def tell(message: Message) -> Awaitable[None]:

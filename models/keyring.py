@@ -1,8 +1,8 @@
 """API keys and OIDC subjects: who a credential belongs to, kept in process for a few seconds at most.
 
 A key ``bck_<id>.<secret>`` is looked up by its id and proven by SHA-256 of its secret in constant time; a subject
-``iss|sub`` was proven by its JWT. A hit is kept for ``ttl_seconds`` and dropped at once when PostgreSQL notifies that
-the key, its identity or a binding changed.
+``iss|sub`` was proven by its JWT. What was proven is kept for ``ttl_seconds``, a key by SHA-256 of its whole text, and
+dropped at once when PostgreSQL notifies that the key, its identity or a binding changed.
 """
 
 import hashlib
@@ -29,8 +29,9 @@ MAX_KEPT = 10_000
 
 class _Kept(NamedTuple):
     actor: Actor
-    secret_sha256: bytes
     until: float
+    key_id: str | None
+    """Of a key; a subject has none."""
 
 
 class _KeyRow(NamedTuple):
@@ -85,27 +86,38 @@ class Keyring:
     def __init__(self, database: Database, *, ttl_seconds: float) -> None:
         self._database = database
         self._ttl_seconds = ttl_seconds
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[bytes | str, _Kept] = {}
         self._used: set[str] = set()
         self._forgotten = 0
 
+    def known(self, credential: BearerToken) -> Actor | None:
+        """The actor of an API key that was proven a moment ago; None if `by_key` has to find out. Awaits nothing."""
+        return self._recall(_digest(credential))
+
     async def by_key(self, credential: BearerToken) -> Actor | None:
         """The actor of an API key; None for a malformed, unknown, wrong or revoked one."""
+        actor = self.known(credential)
+        if actor is not None:
+            return actor
         parsed = parse_api_key(credential.reveal())
         if parsed is None:
             return None
         key_id, secret = parsed
-        digest = hashlib.sha256(secret.encode()).digest()
-        kept = self._known(key_id) or await self._find(key_id, _BY_KEY, key_id=key_id)
-        if kept is None or not hmac.compare_digest(kept.secret_sha256, digest):
+        forgotten = self._forgotten
+        row = await self._database.first(_BY_KEY, key_id=key_id)
+        if row is None or not hmac.compare_digest(row.secret_sha256, hashlib.sha256(secret.encode()).digest()):
             return None
         self._used.add(key_id)
-        return kept.actor
+        return self._keep(_digest(credential), row, key_id, forgotten)
 
     async def by_subject(self, subject: str) -> Actor | None:
         """The actor of a verified OIDC subject ``iss|sub``, or None if no identity carries it."""
-        kept = self._known(subject) or await self._find(subject, _BY_SUBJECT, subject=subject)
-        return None if kept is None else kept.actor
+        actor = self._recall(subject)
+        if actor is not None:
+            return actor
+        forgotten = self._forgotten
+        row = await self._database.first(_BY_SUBJECT, subject=subject)
+        return None if row is None else self._keep(subject, row, None, forgotten)
 
     def forget(self, identity_id: str | None = None) -> None:
         """Drop what is kept of an identity, or everything. Called on notification, or if one may have been missed."""
@@ -127,24 +139,29 @@ class Keyring:
             self._used |= used
             raise
 
-    def _known(self, name: str) -> _Kept | None:
-        """What is kept of a key by its id, or of a subject; neither can have the other's form."""
-        kept = self._kept.get(name)
-        return kept if kept is not None and kept.until >= time.monotonic() else None
-
-    async def _find(self, name: str, statement: Statement[_KeyRow], **parameters: str) -> _Kept | None:
-        # A change that is notified while the row is on its way must not be overwritten by the row from before it.
-        forgotten = self._forgotten
-        row = await self._database.first(statement, **parameters)
-        if row is None:
-            self._kept.pop(name, None)
+    def _recall(self, proof: bytes | str) -> Actor | None:
+        kept = self._kept.get(proof)
+        if kept is None or kept.until < time.monotonic():
             return None
-        kept = _Kept(_actor(row), row.secret_sha256, time.monotonic() + self._ttl_seconds)
+        if kept.key_id is not None:
+            self._used.add(kept.key_id)
+        return kept.actor
+
+    def _keep(self, proof: bytes | str, row: _KeyRow, key_id: str | None, forgotten: int) -> Actor:
+        """The row's actor, kept unless something was forgotten since it was asked for: a change that is notified while
+        the row is on its way must not be overwritten by the row from before it.
+        """
+        actor = _actor(row)
         if forgotten == self._forgotten and self._ttl_seconds > 0:
             if len(self._kept) >= MAX_KEPT:
                 self._kept.clear()
-            self._kept[name] = kept
-        return kept
+            self._kept[proof] = _Kept(actor, time.monotonic() + self._ttl_seconds, key_id)
+        return actor
+
+
+def _digest(credential: BearerToken) -> bytes:
+    """What a key is kept by: to look it up tells nothing of those that are kept, however long it takes."""
+    return hashlib.sha256(credential.reveal().encode()).digest()
 
 
 def _actor(row: _KeyRow) -> Actor:

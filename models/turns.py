@@ -17,26 +17,33 @@ class Turn(Generic[K, V]):
 
     def __init__(self, look_up: "Callable[[Turn[K, V]], Coroutine[Any, Any, dict[K, V]]]") -> None:
         self.keys: dict[K, None] = {}
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: list[asyncio.Future[dict[K, V]]] = []
         self._looking = asyncio.create_task(look_up(self))
         self._looking.add_done_callback(self._wake)
 
-    async def found(self) -> dict[K, V]:
-        """What was found. The look-up outlives whoever waits for it, as others wait too: so each has a future of its
-        own, which is what asyncio.shield does with two callbacks more.
+    def found(self) -> asyncio.Future[dict[K, V]]:
+        """What is found; to be awaited at once. The look-up outlives whoever waits for it, as others wait too: so each
+        has a future of its own, which is what asyncio.shield does with two callbacks more.
         """
-        if not self._looking.done():
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiter)
-            await waiter
-        return self._looking.result()
+        looking = self._looking
+        if looking.done():
+            return looking
+        waiter: asyncio.Future[dict[K, V]] = looking.get_loop().create_future()
+        self._waiting.append(waiter)
+        return waiter
 
     def _wake(self, looking: asyncio.Task[dict[K, V]]) -> None:
-        if not looking.cancelled():
-            looking.exception()  # or asyncio would log it, if nobody waits any more
+        cancelled = looking.cancelled()
+        error = None if cancelled else looking.exception()  # asked, or asyncio would log it, if nobody waits any more
         for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+            if waiter.done():
+                continue
+            if cancelled:
+                waiter.cancel()
+            elif error is not None:
+                waiter.set_exception(error)
+            else:
+                waiter.set_result(looking.result())
 
 
 class Turns(Generic[G, K, V]):

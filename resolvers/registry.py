@@ -23,22 +23,22 @@ Out = TypeVar("Out")
 class Operation(Generic[In, Out]):
     """An operation of the API: ``POST /api/compute/{resource}/{method}`` and a GraphQL root field."""
 
-    resource: str
-    method: str
+    name: str
+    """``siteTokens.create``: in audit rows, logs and metrics."""
     input: type[In]
     record: type
     paged: bool
     run: Callable[[Op, In], Awaitable[Out]]
 
     @property
-    def name(self) -> str:
-        """``siteTokens.create``: in audit rows, logs and metrics."""
-        return f"{self.resource}.{self.method}"
+    def resource(self) -> str:
+        """``siteTokens``, of ``siteTokens.create``."""
+        return self.name.partition(".")[0]
 
     @property
     def path(self) -> str:
         """Where its HTTP method is."""
-        return f"/api/compute/{self.resource}/{self.method}"
+        return _path(self.name)
 
     @property
     def description(self) -> str:
@@ -76,11 +76,15 @@ def operation(
 
     def register(run: Callable[[Op, In], Awaitable[Out]]) -> Operation[In, Out]:
         given: type[In] = inspect.signature(run, eval_str=True).parameters["given"].annotation
-        registered = Operation(resource, method, given, record, paged, run)
+        registered = Operation(f"{resource}.{method}", given, record, paged, run)
         OPERATIONS.append(registered)
         return registered
 
     return register
+
+
+def _path(name: str) -> str:
+    return f"/api/compute/{name.replace('.', '/')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,6 @@ def agent_method(
 
     def make(run: Callable[[By, In], Awaitable[Out]]) -> AgentMethod[By, In, Out]:
         visit, given = (parameter.annotation for parameter in inspect.signature(run, eval_str=True).parameters.values())
-        where = path or f"/api/compute/{name.replace('.', '/')}"
-        return AgentMethod(name, where, given, record, run, visit)
+        return AgentMethod(name, path or _path(name), given, record, run, visit)
 
     return make

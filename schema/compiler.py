@@ -11,7 +11,6 @@ is taken only with those tests.
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
-from functools import partial
 from types import CoroutineType
 from typing import Any, cast
 from weakref import ref
@@ -26,7 +25,6 @@ from graphql import (
     GraphQLObjectType,
     GraphQLOutputType,
     GraphQLResolveInfo,
-    GraphQLResolveInfoHelpers,
     GraphQLSchema,
     OperationDefinitionNode,
     OperationType,
@@ -78,7 +76,7 @@ class CompiledOperation:
         try:
             execution.plan = self._plan(variable_values)
             data = execution.plan.start(root_value, execution)
-            if is_awaitable(data):
+            if type(data) is CoroutineType or is_awaitable(data):
                 data = await data
         except GraphQLError as error:
             errors.add(error, None)
@@ -88,7 +86,7 @@ class CompiledOperation:
     def _plan(self, variable_values: VariableValues) -> Plan:
         """The code for this combination of conditions. Raises GraphQLError if a condition is null."""
         coerced = variable_values.coerced
-        key = tuple([coerced.get(name) for name in self._conditions])
+        key = tuple([coerced.get(name) for name in self._conditions]) if self._conditions else ()
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = Plan(
@@ -134,7 +132,7 @@ class _Execution(Executor[None]):
             context,
             is_awaitable,
             None,
-            _helpers(ref(self)),
+            _Helpers(self),
         )
         self._arguments: dict[FieldPlan, dict[str, Any]] = {}
         self._keywords: dict[FieldPlan, dict[str, Any]] = {}
@@ -167,9 +165,7 @@ class _Execution(Executor[None]):
         """The resolve info of a field at ``path``, or of the field whose list has an item there."""
         while type(path[1]) is int:
             path = path[0]
-        name = field.nodes[0].name.value
-        members = (name, field.nodes, field.definition.type, field.parent, _path(path), *self._info)
-        info = tuple.__new__(_ResolveInfo, members)
+        info = tuple.__new__(_ResolveInfo, (*field.info, _path(path), *self._info))
         info.selected = field
         return info
 
@@ -217,6 +213,9 @@ class _Execution(Executor[None]):
         """Complete what a direct resolver will return. Its error is handled here."""
         try:
             value = await pending
+            plain = field.plain_object(value)
+            if plain is not None:
+                return plain
             if field.is_list_of_objects and type(value) is list:
                 value = self.rows(field, path, value)
             elif (
@@ -224,8 +223,8 @@ class _Execution(Executor[None]):
                 and (classes := field.classes) is not None
                 and (type(value) in classes or classes.admits(value))
             ):
-                plain = None if field.columns_of([value]) else field.plain_rows([value])  # a list of one, if plain
-                value = field.run(value, path, self) if plain is None else plain[0]
+                plain = field.first_plain_object(value)
+                value = field.run(value, path, self) if plain is None else plain
             else:
                 info = info or self.info(field, path)
                 value = self.complete_value(field.definition.type, field.details, info, _path(path), value, None)
@@ -362,19 +361,23 @@ class _Execution(Executor[None]):
         return self.plan.fields[id(field_details_list)].run_of(return_type)(result, path, self)
 
 
-def _helpers(execution: "ref[_Execution]") -> GraphQLResolveInfoHelpers:
-    """graphql-core's helpers for resolvers, but without its cycle, which would keep each request's rows until the
+class _Helpers:
+    """graphql-core's GraphQLResolveInfoHelpers, but without its cycle, which would keep each request's rows until the
     garbage collector came. The execution outlives its resolvers.
     """
-    return GraphQLResolveInfoHelpers(partial(_gather, execution), partial(_track, execution))
 
+    __slots__ = ("_execution",)
 
-def _gather(execution: "ref[_Execution]", values: Sequence[Awaitable[Any]]) -> Awaitable[list[Any]]:
-    return cast("_Execution", execution()).gather_async_work(values)
+    def __init__(self, execution: _Execution) -> None:
+        self._execution = ref(execution)
 
+    def gather(self, values: Sequence[Awaitable[Any]]) -> Awaitable[list[Any]]:
+        """Await the values together."""
+        return cast("_Execution", self._execution()).gather_async_work(values)
 
-def _track(execution: "ref[_Execution]", values: Sequence[Any]) -> None:
-    cast("_Execution", execution()).track_async_work(values)
+    def track(self, values: Sequence[Any]) -> None:
+        """Let the request wait for the values."""
+        cast("_Execution", self._execution()).track_async_work(values)
 
 
 def _classes(items: list[Any]) -> Iterable[tuple[type, Any]]:
@@ -384,7 +387,10 @@ def _classes(items: list[Any]) -> Iterable[tuple[type, Any]]:
 
 def _path(path: Any) -> Any:
     """A path as graphql-core has it."""
-    return path if path is None or type(path) is Path else Path(_path(path[0]), path[1], path[2])
+    if path is None or type(path) is Path:
+        return path
+    above = path[0]
+    return Path(None if above is None else _path(above), path[1], path[2])
 
 
 # --- what can be compiled --------------------------------------------------------------------------------------------

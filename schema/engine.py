@@ -217,9 +217,10 @@ class Engine:
         values = plain or get_variable_values(self._schema, operation.variable_definitions or (), dict(given), 1, True)
         if isinstance(values, list):
             raise _RefusedError(_refusal([variable_error(self._schema, operation, given)]))
-        nulls = [path for name, path in prepared.never_null.items() if given.get(name, Undefined) is None]
-        if nulls:
-            raise _RefusedError(_refusal([null_error(nulls)]))
+        if prepared.never_null:
+            nulls = [path for name, path in prepared.never_null.items() if given.get(name, Undefined) is None]
+            if nulls:
+                raise _RefusedError(_refusal([null_error(nulls)]))
         if prepared.varies:
             try:
                 check_cost(self._schema, prepared.document, operation, self._limits, values.coerced)

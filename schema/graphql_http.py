@@ -30,6 +30,8 @@ RESPONSE_JSON = "application/graphql-response+json"
 PLAIN_JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 HTML = "text/html"
+_OFFERS = (PLAIN_JSON, RESPONSE_JSON, EVENT_STREAM)
+_OFFERS_WITH_PAGE = (*_OFFERS, HTML)
 MAX_PARAMETERS = 16
 
 
@@ -55,22 +57,29 @@ class GraphQLEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         media_type = PLAIN_JSON
-        stream: AsyncIterator[bytes] | None = None
-        response: ASGIApp | None = None
+        response: ASGIApp
         try:
             page = self._page if scope["method"] == "GET" else None
-            offers = (PLAIN_JSON, RESPONSE_JSON, EVENT_STREAM, *(() if page is None else (HTML,)))
-            asked = preferred(fields(scope).get(b"accept", b"").decode("latin-1"), offers)
-            if asked == HTML and page is not None:
+            asked = preferred(fields(scope).get(b"accept", b""), _OFFERS if page is None else _OFFERS_WITH_PAGE)
+            if page is not None and asked == HTML:
                 response = page()
-            elif asked == EVENT_STREAM:
-                stream = await self._stream(scope, receive)
             else:
-                media_type = asked or _unacceptable()
+                if asked != EVENT_STREAM:
+                    media_type = asked or _unacceptable()
                 by_get = _by_get(scope)
-                answer = await self._deadline.run(self._run(scope, receive, by_get=by_get))
-                scope["state"] |= {"operation": answer.operation, "codes": answer.codes}
-                response = _response(answer, media_type)
+                with self._deadline:
+                    context = await self._authenticate(credential(scope), request_id(scope))
+                    given = (
+                        _from_query(scope["query_string"])
+                        if by_get
+                        else _from_body(await read_body(scope, receive, self._max_body_bytes))
+                    )
+                    if asked == EVENT_STREAM:
+                        response = _stream(await self._engine.subscribe(*given, context, by_get=by_get))
+                    else:
+                        answer = await self._engine.run(*given, context, by_get=by_get)
+                        scope["state"] |= {"operation": answer.operation, "codes": answer.codes}
+                        response = _response(answer, media_type)
         except HttpError as refused:
             response = _error(refused.error, refused.status, media_type, refused.headers)
             scope["state"]["codes"] = (refused.error.code.value,)
@@ -83,33 +92,7 @@ class GraphQLEndpoint:
             log_unhandled(fault, request_id(scope), "graphql")
             response = _error(ApiError(ErrorCode.INTERNAL), 500, media_type, {}, requestId=request_id(scope))
             scope["state"]["codes"] = (ErrorCode.INTERNAL.value,)
-        if stream is not None:
-            await respond(receive, send, stream)
-        elif response is not None:
-            await response(scope, receive, send)
-
-    async def _run(self, scope: Scope, receive: Receive, *, by_get: bool) -> Answer:
-        context = await self._authenticate(credential(scope), request_id(scope))
-        given = await self._given(scope, receive, by_get=by_get)
-        return await self._engine.run(*given, context, by_get=by_get)
-
-    async def _stream(self, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
-        """The frames of GraphQL over server-sent events, one connection an operation ("distinct connections mode")."""
-        by_get = _by_get(scope)
-
-        async def begin() -> Answer | AsyncIterator[Answer]:
-            context = await self._authenticate(credential(scope), request_id(scope))
-            query, variables, name = await self._given(scope, receive, by_get=by_get)
-            return await self._engine.subscribe(query, variables, name, context, by_get=by_get)
-
-        return _frames(await self._deadline.run(begin()))
-
-    async def _given(
-        self, scope: Scope, receive: Receive, *, by_get: bool
-    ) -> tuple[str, Mapping[str, Any] | None, str | None]:
-        if by_get:
-            return _from_query(scope["query_string"])
-        return _from_body(await read_body(scope, receive, self._max_body_bytes))
+        await response(scope, receive, send)
 
 
 def _by_get(scope: Scope) -> bool:
@@ -122,6 +105,15 @@ def _by_get(scope: Scope) -> bool:
     return False
 
 
+def _stream(answers: Answer | AsyncIterator[Answer]) -> ASGIApp:
+    """GraphQL over server-sent events, one connection an operation ("distinct connections mode")."""
+
+    async def send_frames(_scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(receive, send, _frames(answers))
+
+    return send_frames
+
+
 async def _frames(answers: Answer | AsyncIterator[Answer]) -> AsyncIterator[bytes]:
     if isinstance(answers, Answer):
         yield frame(answers.body, event="next")
@@ -132,14 +124,14 @@ async def _frames(answers: Answer | AsyncIterator[Answer]) -> AsyncIterator[byte
 
 
 @lru_cache(maxsize=256)
-def preferred(accept: str, offers: tuple[str, ...]) -> str | None:
+def preferred(accept: bytes, offers: tuple[str, ...]) -> str | None:
     """Which of ``offers`` the header ``Accept`` prefers, by RFC 9110, 12.5.1; None if it takes none of them.
 
     The most specific range that fits an offer gives its quality. Among equals the one that is named counts more than
     one that a wildcard takes, then the client's order, then ours: without the header, and for ``*/*``, the first offer.
     """
     ranges: dict[str, tuple[float, int]] = {}
-    for position, entry in enumerate(accept.split(",") if accept.strip() else ["*/*"]):
+    for position, entry in enumerate((accept.strip() or b"*/*").decode("latin-1").split(",")):
         media_range, *parameters = (part.strip().lower() for part in entry.split(";"))
         if not any(p.startswith("charset=") and p[8:].strip('"') != "utf-8" for p in parameters):
             ranges.setdefault(media_range, (_quality(parameters), -position))
@@ -200,26 +192,26 @@ def _json(text: bytes, name: str) -> Any:
         raise invalid((name, "must be valid JSON in UTF-8")) from None
 
 
-_MEMBERS: tuple[tuple[str, type, str], ...] = (
-    ("query", str, "must be a string"),
-    ("variables", dict, "must be an object"),
-    ("operationName", str, "must be a string"),
-    ("extensions", dict, "must be an object"),
-)
+_MEMBERS: dict[str, tuple[type, str]] = {
+    "query": (str, "must be a string"),
+    "variables": (dict, "must be an object"),
+    "operationName": (str, "must be a string"),
+    "extensions": (dict, "must be an object"),
+}
+_ANY = (object, "")
 
 
 def _request(members: dict[str, Any]) -> tuple[str, Mapping[str, Any] | None, str | None]:
     """Query, variables and operation name. Raises ApiError INVALID_ARGUMENT naming each bad member."""
-    bad = [
-        (name, words)
-        for name, kind, words in _MEMBERS
-        if name in members and members[name] is not None and not isinstance(members[name], kind)
-    ]
-    if not members.get("query") and not bad:
-        bad.append(("query", "is required"))
-    if bad:
-        raise invalid(*bad)
-    return members["query"], members.get("variables"), members.get("operationName") or None
+    bad = None
+    for name, value in members.items():
+        kind, words = _MEMBERS.get(name, _ANY)
+        if value is not None and not isinstance(value, kind):
+            bad = [*(bad or ()), (name, words)]
+    query = members.get("query")
+    if bad or not query:
+        raise invalid(*(bad or [("query", "is required")]))
+    return query, members.get("variables"), members.get("operationName") or None
 
 
 _CONTENT_TYPES = {name: f"{name}; charset=utf-8".encode() for name in (PLAIN_JSON, RESPONSE_JSON)}

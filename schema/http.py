@@ -64,7 +64,9 @@ class Success:
 
 
 class Deadline:
-    """Bounds how long each request takes.
+    """Bounds how long each request takes: ``with deadline:`` around its work, in the request's own task.
+
+    Raises UNAVAILABLE if the work takes too long or what it stands on is out of reach, and what is neither as it is.
 
     One timer serves all: they may take equally long, so they are due in the order in which they began. A timer for
     each, or asyncio.timeout around each, is a good part of what a small request costs.
@@ -73,39 +75,30 @@ class Deadline:
     def __init__(self, seconds: float, classify: Classify) -> None:
         self._seconds = seconds
         self._classify = classify
-        self._due: dict[asyncio.Task[Any], float] = {}
+        self._due: dict[asyncio.Task[Any] | None, float] = {}
         """When each request that is under way and in time is due, by the event loop's clock; the oldest first."""
         self._is_set = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # that of all requests; to ask for it takes a system call
 
-    async def run(self, work: Awaitable[T]) -> T:
-        """The result of a request's work, in the request's own task. Raises UNAVAILABLE if it takes too long or what it
-        stands on is out of reach, and what is neither of that as it is.
-        """
-        task = cast("asyncio.Task[Any]", asyncio.current_task())
-        self._add(task)
-        try:
-            return await work
-        except asyncio.CancelledError:
-            if task in self._due or task.cancelling() > 1:  # somebody else cancelled it
-                raise
-            raise ApiError(ErrorCode.UNAVAILABLE, "The request took too long.", retry_after_seconds=1) from None
-        except (ApiError, HttpError, DisconnectedError):
-            raise
-        except Exception as error:
-            known = self._classify(error)
-            if known is None:
-                raise
-            raise known from None
-        finally:
-            if self._due.pop(task, None) is None:
-                task.uncancel()  # what is left of the request, its answer, is not cancelled
-
-    def _add(self, task: asyncio.Task[Any]) -> None:
-        loop = asyncio.get_running_loop()
-        self._due[task] = due = loop.time() + self._seconds
+    def __enter__(self) -> None:
+        loop = self._loop = self._loop or asyncio.get_running_loop()
+        self._due[asyncio.current_task(loop)] = due = loop.time() + self._seconds
         if not self._is_set:
             self._is_set = True
             loop.call_at(due, self._look)
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        task = cast("asyncio.Task[Any]", asyncio.current_task(self._loop))
+        overdue = self._due.pop(task, None) is None
+        if overdue:
+            task.uncancel()  # what is left of the request, its answer, is not cancelled
+        if error is None or isinstance(error, (ApiError, HttpError, DisconnectedError)):
+            return
+        if isinstance(error, asyncio.CancelledError):
+            if overdue and not task.cancelling():  # else somebody else cancelled it
+                raise ApiError(ErrorCode.UNAVAILABLE, "The request took too long.", retry_after_seconds=1) from None
+        elif isinstance(error, Exception) and (known := self._classify(error)) is not None:
+            raise known from None
 
     def _look(self) -> None:
         """End what is due, and come back for the next."""
@@ -117,7 +110,7 @@ class Deadline:
                 loop.call_at(due, self._look)
                 return
             del self._due[task]
-            task.cancel()
+            cast("asyncio.Task[Any]", task).cancel()
 
 
 async def answer_or_problem(
@@ -125,7 +118,8 @@ async def answer_or_problem(
 ) -> T | None:
     """The result of a request's work, or None after its problem document was sent."""
     try:
-        return await deadline.run(work)
+        with deadline:
+            return await work
     except HttpError as refused:
         response = problem(refused.error, request_id(scope), refused.status, **refused.headers)
         scope["state"]["codes"] = (refused.error.code.value,)
@@ -140,12 +134,14 @@ async def answer_or_problem(
 
 def request_id(scope: Scope) -> str:
     """The request's id, given by the outermost middleware."""
-    return str(scope["state"]["request_id"])
+    given: str = scope["state"]["request_id"]
+    return given
 
 
 def fields(scope: Scope) -> Fields:
     """The request's header fields, told apart by the outermost middleware."""
-    return cast("Fields", scope["state"]["fields"])
+    found: Fields = scope["state"]["fields"]
+    return found
 
 
 def fields_of(headers: Sequence[tuple[bytes, bytes]]) -> Fields:
@@ -213,19 +209,20 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
     declared = fields(scope).get(b"content-length", b"")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
-    chunks: list[bytes] = []
-    size = 0
+    body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise DisconnectedError
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > max_bytes:
+        chunk: bytes = message.get("body", b"")
+        if len(body) + len(chunk) > max_bytes:
             raise _too_large(max_bytes)
-        chunks.append(chunk)
-        if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        more = message.get("more_body", False)
+        if not more and not body:  # most come whole
+            return chunk
+        body += chunk
+        if not more:
+            return bytes(body)
 
 
 def _too_large(max_bytes: int) -> HttpError:

@@ -73,7 +73,11 @@ class Input(BaseModel):
         given = {
             name: value for name, value in arguments.items() if value is not None and value is not strawberry.UNSET
         }
-        return cls.model_validate(given)
+        try:
+            valid: Self = cls.__pydantic_validator__.validate_python(given)  # what model_validate comes to
+        except ValidationError as error:
+            raise ApiError(ErrorCode.INVALID_ARGUMENT, fields=_faults(error)) from None
+        return valid
 
     @classmethod
     def of_json(cls, body: bytes) -> Self:

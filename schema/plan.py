@@ -107,6 +107,8 @@ class FieldPlan:
         self.definition = definition
         self.details = details
         self.nodes: list[FieldNode] = [detail.node for detail in details]
+        self.info = (self.nodes[0].name.value, self.nodes, definition.type, parent)
+        """What its resolve info begins with, for graphql-core's members come in this order."""
         self.plain_arguments = plain_arguments(definition, self.nodes[0])
         self.arguments = None if self.plain_arguments is None else self.plain_arguments.constant
         member = plain_member(definition)
@@ -129,6 +131,7 @@ class FieldPlan:
         self._selections: dict[GraphQLObjectType, list[FieldPlan]] = {}
         self._runs: dict[GraphQLObjectType, Run] = {}
         self._rows: dict[type, Rows | None] = {}
+        self._objects: dict[type, Rows] = {}
         self._looks = 0
         self._members: dict[str, frozenset[str] | None] = {}
 
@@ -169,6 +172,22 @@ class FieldPlan:
         if answer is None and made is not None and not made.complete:
             answer = _plain(self._look(rows, values), rows, values)
         return answer
+
+    def plain_object(self, value: Any) -> dict[str, Any] | None:
+        """The answer for a value of a class that `first_plain_object` answered before, if this one is plain too."""
+        made = self._objects.get(type(value))
+        answer = None if made is None else _plain(made, [value], ())
+        return None if answer is None else answer[0]
+
+    def first_plain_object(self, value: Any) -> dict[str, Any] | None:
+        """The answer for a value of ``object_type``, of which the caller knows the class to do: that of a list of one,
+        if it is plain and nothing of it is resolved for many rows at once.
+        """
+        answer = None if self.columns_of([value]) else self.plain_rows([value])
+        if answer is None:
+            return None
+        self._objects[type(value)] = cast("Rows", self._rows[type(value)])
+        return cast("dict[str, Any]", answer[0])
 
     def _look(self, rows: list[Any], values: Sequence[Sequence[Any]]) -> Rows | None:
         if self._looks == MAX_LOOKS:

@@ -1,8 +1,9 @@
 """One timer bounds every request: each ends at its own time, and none by another's."""
 
 import asyncio
+from collections.abc import Awaitable
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -12,6 +13,8 @@ from schema.http import Deadline
 pytestmark = pytest.mark.anyio
 
 SECONDS = 0.2
+
+T = TypeVar("T")
 
 
 class Work:
@@ -28,6 +31,12 @@ class Work:
             self.cancelled = True
             raise
         return "done"
+
+
+async def bounded(deadline: Deadline, work: Awaitable[T]) -> T:
+    """The work's result, or what the deadline makes of its error."""
+    with deadline:
+        return await work
 
 
 async def outcome(task: "asyncio.Task[Any]") -> str:
@@ -49,7 +58,7 @@ async def test_each_ends_at_its_own_time() -> None:
 
     for number, work in enumerate(works):
         began = loop.time()
-        task = asyncio.create_task(deadline.run(work()))
+        task = asyncio.create_task(bounded(deadline, work()))
         task.add_done_callback(partial(note, number, began))
         tasks.append(task)
         await asyncio.sleep(SECONDS / 4)
@@ -65,15 +74,15 @@ async def test_it_holds_again_after_a_pause() -> None:
     """The timer is set anew when it had nothing to wait for."""
     deadline = Deadline(0.05, lambda _: None)
     for _ in range(3):
-        assert await outcome(asyncio.create_task(deadline.run(asyncio.sleep(0, "done")))) == "done"
+        assert await outcome(asyncio.create_task(bounded(deadline, asyncio.sleep(0, "done")))) == "done"
         await asyncio.sleep(0.1)
-        assert await outcome(asyncio.create_task(deadline.run(Work()()))) == ErrorCode.UNAVAILABLE.value
+        assert await outcome(asyncio.create_task(bounded(deadline, Work()()))) == ErrorCode.UNAVAILABLE.value
 
 
 async def test_a_cancelled_request_stays_cancelled() -> None:
     """A client that goes away is no deadline."""
     deadline = Deadline(SECONDS, lambda _: None)
-    task = asyncio.create_task(deadline.run(Work()()))
+    task = asyncio.create_task(bounded(deadline, Work()()))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -86,7 +95,7 @@ async def test_what_is_left_of_an_overdue_request_is_not_cancelled() -> None:
 
     async def request() -> int:
         with pytest.raises(ApiError):
-            await deadline.run(Work()())
+            await bounded(deadline, Work()())
         return cast("asyncio.Task[Any]", asyncio.current_task()).cancelling()
 
     assert await asyncio.create_task(request()) == 0
@@ -103,7 +112,7 @@ async def test_a_request_that_is_cancelled_when_it_is_overdue_stays_cancelled() 
             ending.set()
             await asyncio.Event().wait()  # until it is cancelled again
 
-    task = asyncio.create_task(deadline.run(work()))
+    task = asyncio.create_task(bounded(deadline, work()))
     await ending.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -107,7 +107,7 @@ async def test_the_audit_of_the_specification(database_url: str, tmp_path: Path)
 )
 async def test_what_is_preferred(accept: str, chosen: str | None) -> None:
     """RFC 9110, 12.5.1: the most specific range decides about each type, then quality, then order."""
-    assert preferred(accept, (PLAIN_JSON, RESPONSE_JSON, "text/html")) == chosen
+    assert preferred(accept.encode(), (PLAIN_JSON, RESPONSE_JSON, "text/html")) == chosen
 
 
 @pytest.mark.parametrize("accept", [RESPONSE_JSON, PLAIN_JSON])
