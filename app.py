@@ -49,7 +49,7 @@ from schema.context import AgentVisit, KeyedLocks, Op, ProvenVisit, RequestConte
 from schema.engine import Engine
 from schema.graphql_http import GraphQLEndpoint
 from schema.graphql_ws import GraphQLSocketEndpoint
-from schema.http import Authenticate, Deadline, client_address, credential, problem, request_id
+from schema.http import Authenticate, Deadline, client_address, credential, fields_in, problem, request_id
 from schema.limits import Limits
 from settings import Settings, SettingsError
 
@@ -236,13 +236,13 @@ def entries(settings: Settings, services: Services) -> dict[type, Enter]:
     authenticate = authenticator(services)
 
     async def operator(scope: Scope) -> RequestContext:
-        return await authenticate(credential(scope), request_id(scope))
+        return await authenticate(credential(fields_in(scope)), request_id(scope))
 
     async def visitor(scope: Scope) -> Visit:
         return Visit(client_address(scope, settings.trusted_proxies), request_id(scope), services)
 
     async def proven(scope: Scope) -> ProvenVisit:
-        address, token = client_address(scope, settings.trusted_proxies), credential(scope)
+        address, token = client_address(scope, settings.trusted_proxies), credential(fields_in(scope))
         known = None if token is None else await services.agents.recognize(token)
         if known is None:
             raise ApiError(ErrorCode.UNAUTHENTICATED)

@@ -16,6 +16,7 @@ from schema.http import (
     HttpError,
     Success,
     answer_or_problem,
+    fields_in,
     read_body,
     require_json,
 )
@@ -50,9 +51,10 @@ class OperationEndpoint:
     async def _answer(self, scope: Scope, receive: Receive) -> bytes:
         if scope["method"] != "POST":
             raise HttpError(405, ApiError(ErrorCode.INVALID_ARGUMENT, "Use POST."), {"allow": "POST"})
-        require_json(scope)
+        fields = fields_in(scope)
+        require_json(fields)
         context = await self._enter(scope)
-        body = await read_body(scope, receive, self._max_body_bytes)
+        body = await read_body(fields, receive, self._max_body_bytes)
         return encode(await self._operation(context, self._operation.input.of_json(body)))
 
 

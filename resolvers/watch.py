@@ -11,7 +11,7 @@ from models.errors import ApiError, ErrorCode, invalid
 from models.feed import FeedRow
 from resolvers.events import follow_events
 from schema.events import FollowInput
-from schema.http import Authenticate, Deadline, HttpError, answer_or_problem, credential, fields, request_id
+from schema.http import Authenticate, Deadline, HttpError, answer_or_problem, credential, fields_in, request_id
 from schema.sse import frame, respond
 
 
@@ -34,8 +34,9 @@ class WatchEndpoint:
         """The frames, once the first look was allowed: what is refused is refused by status."""
         if scope["method"] != "GET":
             raise HttpError(405, ApiError(ErrorCode.INVALID_ARGUMENT, "Use GET."), {"allow": "GET"})
-        context = await self._authenticate(credential(scope), request_id(scope))
-        batches = follow_events(context, _given(scope["query_string"], fields(scope).get(b"last-event-id")))
+        fields = fields_in(scope)
+        context = await self._authenticate(credential(fields), request_id(scope))
+        batches = follow_events(context, _given(scope["query_string"], fields.get(b"last-event-id")))
         first = await anext(batches)
         return _frames(first, batches)
 

@@ -15,11 +15,12 @@ from schema.http import (
     Authenticate,
     Deadline,
     DisconnectedError,
+    Fields,
     HttpError,
     Success,
     credential,
     error_headers,
-    fields,
+    fields_in,
     read_body,
     request_id,
     require_json,
@@ -59,20 +60,21 @@ class GraphQLEndpoint:
         media_type = PLAIN_JSON
         response: ASGIApp
         try:
+            fields = fields_in(scope)
             page = self._page if scope["method"] == "GET" else None
-            asked = preferred(fields(scope).get(b"accept", b""), _OFFERS if page is None else _OFFERS_WITH_PAGE)
+            asked = preferred(fields.get(b"accept", b""), _OFFERS if page is None else _OFFERS_WITH_PAGE)
             if page is not None and asked == HTML:
                 response = page()
             else:
                 if asked != EVENT_STREAM:
                     media_type = asked or _unacceptable()
-                by_get = _by_get(scope)
+                by_get = _by_get(scope["method"], fields)
                 with self._deadline:
-                    context = await self._authenticate(credential(scope), request_id(scope))
+                    context = await self._authenticate(credential(fields), request_id(scope))
                     given = (
                         _from_query(scope["query_string"])
                         if by_get
-                        else _from_body(await read_body(scope, receive, self._max_body_bytes))
+                        else _from_body(await read_body(fields, receive, self._max_body_bytes))
                     )
                     if asked == EVENT_STREAM:
                         response = _stream(await self._engine.subscribe(*given, context, by_get=by_get))
@@ -95,13 +97,13 @@ class GraphQLEndpoint:
         await response(scope, receive, send)
 
 
-def _by_get(scope: Scope) -> bool:
+def _by_get(method: str, fields: Fields) -> bool:
     """Whether the method is GET. Raises HttpError for a method or a content type that is not taken."""
-    if scope["method"] == "GET":
+    if method == "GET":
         return True
-    if scope["method"] != "POST":
+    if method != "POST":
         raise HttpError(405, _error_of("Use POST, or GET for a query."), {"allow": "GET, POST"})
-    require_json(scope)
+    require_json(fields)
     return False
 
 

@@ -138,7 +138,7 @@ def request_id(scope: Scope) -> str:
     return given
 
 
-def fields(scope: Scope) -> Fields:
+def fields_in(scope: Scope) -> Fields:
     """The request's header fields, told apart by the outermost middleware."""
     found: Fields = scope["state"]["fields"]
     return found
@@ -156,10 +156,11 @@ def fields_of(headers: Sequence[tuple[bytes, bytes]]) -> Fields:
     return by_name
 
 
-def credential(scope: Scope) -> BearerToken | None:
+def credential(fields: Fields) -> BearerToken | None:
     """The bearer credential, or None if there is none of sane size."""
-    scheme, _, token = fields(scope).get(b"authorization", b"").partition(b" ")
-    if scheme.lower() != b"bearer" or not 0 < len(token) <= MAX_CREDENTIAL_BYTES:
+    given = fields.get(b"authorization", b"")
+    token = given[7:]
+    if given[:7].lower() != b"bearer " or not token or len(token) > MAX_CREDENTIAL_BYTES:
         return None
     return BearerToken(token.decode("latin-1"))
 
@@ -175,7 +176,7 @@ def client_address(scope: Scope, trusted: Sequence[Network]) -> str | None:
     address = None if peer is None else str(peer[0])
     if not trusted or not _in(address, trusted):
         return address
-    for hop in reversed(fields(scope).get(b"x-forwarded-for", b"").decode("latin-1").split(",")):
+    for hop in reversed(fields_in(scope).get(b"x-forwarded-for", b"").decode("latin-1").split(",")):
         address = hop.strip() or address
         if not _in(address, trusted):
             break
@@ -191,11 +192,11 @@ def _in(address: str | None, networks: Sequence[Network]) -> bool:
     return any(parsed in network for network in networks)
 
 
-def require_json(scope: Scope) -> None:
+def require_json(fields: Fields) -> None:
     """Raise HttpError 415 unless the body is declared as JSON in UTF-8: exactly, since a browser can send any other
     type across sites without asking first.
     """
-    given = fields(scope).get(b"content-type", b"")
+    given = fields.get(b"content-type", b"")
     if given == b"application/json":
         return
     media_type, *parameters = (part.strip().lower() for part in given.split(b";"))
@@ -204,9 +205,9 @@ def require_json(scope: Scope) -> None:
         raise HttpError(415, error, {"accept-post": "application/json"})
 
 
-async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
+async def read_body(fields: Fields, receive: Receive, max_bytes: int) -> bytes:
     """The whole body. Raises HttpError 413 once it is known to be too large, DisconnectedError if it breaks off."""
-    declared = fields(scope).get(b"content-length", b"")
+    declared = fields.get(b"content-length", b"")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
     body = bytearray()

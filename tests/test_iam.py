@@ -83,6 +83,15 @@ async def test_a_revoked_key_stops_at_once(world: World, door: Door) -> None:
     assert (await door.call(world, "acme-viewer", "sites.list")).code == "OK"
 
 
+@both_doors
+async def test_a_kept_key_lets_no_other_secret_in(world: World, door: Door) -> None:
+    """What is kept of a key is found by its whole text: its id alone, with whatever secret, opens nothing."""
+    forged = f"{key_id(world, 'acme-admin')}.{new_secret()}"
+    for _ in range(2):
+        assert (await door.call(world, "acme-admin", "sites.list")).code == "OK"
+        assert (await door.call(world, forged, "sites.list")).code == "UNAUTHENTICATED"
+
+
 async def test_a_changed_binding_counts_at_once(world: World) -> None:
     """A new binding opens, and a removed one closes, what it is about, without waiting for the cache to age."""
     resource = tenant_resource("acme")
