@@ -205,15 +205,16 @@ _ANY = (object, "")
 
 def _request(members: dict[str, Any]) -> tuple[str, Mapping[str, Any] | None, str | None]:
     """Query, variables and operation name. Raises ApiError INVALID_ARGUMENT naming each bad member."""
-    bad = None
+    bad: list[tuple[str, str]] = []
     for name, value in members.items():
         kind, words = _MEMBERS.get(name, _ANY)
         if value is not None and not isinstance(value, kind):
-            bad = [*(bad or ()), (name, words)]
-    query = members.get("query")
-    if bad or not query:
-        raise invalid(*(bad or [("query", "is required")]))
-    return query, members.get("variables"), members.get("operationName") or None
+            bad.append((name, words))
+    if not members.get("query") and not bad:
+        bad.append(("query", "is required"))
+    if bad:
+        raise invalid(*bad)
+    return members["query"], members.get("variables"), members.get("operationName") or None
 
 
 _CONTENT_TYPES = {name: f"{name}; charset=utf-8".encode() for name in (PLAIN_JSON, RESPONSE_JSON)}
