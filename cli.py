@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
-from rich.console import Console
-
 from models.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from models.keyfiles import KeyFilesError
+from rich.console import Console
+
 from models.sensitive import BearerToken
 from settings import Settings, SettingsError, share_metrics
 
@@ -178,6 +178,7 @@ def _serve_by_workers(settings: Settings) -> NoReturn:
     with tempfile.TemporaryDirectory(prefix="bc-metrics-") as folder:
         share_metrics(folder)
         import logs
+
         import workers
         from app import open_services
 
@@ -197,8 +198,9 @@ def _serve_by_workers(settings: Settings) -> NoReturn:
 
 async def _serve(settings: Settings, listening: socket.socket, announce: Callable[[], None]) -> None:
     import logs
-    from app import open_services
     from serving import serve_app
+
+    from app import open_services
 
     logs.configure(settings)
     await serve_app(settings, await open_services(settings), listening, announce)
@@ -465,8 +467,9 @@ def _owner_url(settings: Settings) -> str:
 
 async def _as_owner(url: str, work: Callable[[Any], Awaitable[T]]) -> T:
     """Run ``work`` on a database opened as the login itself, not as the serving role."""
-    from models import migrate as migrations
     from models.db import Database
+
+    from models import migrate as migrations
 
     database = await Database.open(url, role=None, size=2, timeout_seconds=10.0)
     try:

@@ -146,6 +146,18 @@ class Settings(BaseSettings):
             raise ValueError("is required beside BC_OIDC_ISSUER")
         return value
 
+    @field_validator("log_level", "log_format", mode="before")
+    @classmethod
+    def _takes_any_case(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+    @property
+    def required_database_url(self) -> str:
+        """``BC_DATABASE_URL``, which a server needs. Raises SettingsError if it is not set."""
+        if self.database_url is None:
+            raise SettingsError("BC_DATABASE_URL: is required")
+        return self.database_url
+
     @classmethod
     def read(cls, **overrides: object) -> Self:
         """Settings from the environment, ``overrides`` (of the command line) first.

@@ -25,14 +25,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import httpx
 from argon2 import PasswordHasher
+from models.db import Database
+from models.embedded import EmbeddedPostgres
 from rich.console import Console
 from rich.table import Table
 
 from agent.keys import AgentKeys
 from benchmarks import agents
 from models import bootstrap, keyfiles, migrate, sites
-from models.db import Database
-from models.embedded import EmbeddedPostgres
 
 T = TypeVar("T")
 
@@ -268,9 +268,8 @@ async def seed(url: str, tokens: int) -> tuple[str, list[str]]:
 
 
 def _token_rows(tokens: int) -> Any:
-    from sqlalchemy import text
-
     from models.db import Statement
+    from sqlalchemy import text
 
     return Statement(
         text(

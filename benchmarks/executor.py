@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import strawberry
 from graphql import execute, get_variable_values, parse
-from strawberry.schema.config import StrawberryConfig
-
 from schema.compiler import CompiledOperation, compile_operation
 from schema.plain import InstancesOf, member
+from strawberry.schema.config import StrawberryConfig
+
 from schema.scalars import SCALARS
 
 ROWS = 50

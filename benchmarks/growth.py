@@ -21,22 +21,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import asyncpg
+from models.embedded import EmbeddedPostgres
+from models.iam import Actor, Binding
+from models.sites import SiteQuery
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from schema.context import RequestContext, Services
 
 from app import open_services
 from benchmarks.population import FEW, FEW_VISIBLE, MOST, populate, site_id
 from models import keyfiles, migrate, redemption
-from models.embedded import EmbeddedPostgres
-from models.iam import Actor, Binding
 from models.pages import Keyset
 from models.sensitive import BearerToken
-from models.sites import SiteQuery
 from resolvers.registry import Operation
 from resolvers.site_tokens import create_site_token
 from resolvers.sites import get_site, list_sites
-from schema.context import RequestContext, Services
 from settings import Settings
 
 HERE = Path(__file__).parent

@@ -13,6 +13,9 @@ import asyncpg
 import orjson
 import uvicorn
 import uvloop
+from models.db import plain_url, set_codecs
+from models.sites import SiteQuery, _page_statement
+from schema.context import RequestContext
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,12 +23,9 @@ from starlette.routing import Route
 from strawberry.asgi import GraphQL
 
 from app import authenticator, open_services
-from models.db import plain_url, set_codecs
 from models.pages import Asked
 from models.sensitive import BearerToken
-from models.sites import SiteQuery, _page_statement
 from resolvers.root import schema
-from schema.context import RequestContext
 from settings import Settings
 
 MEMBERS = frozenset({"id", "name", "kind", "region", "revision", "created_at", "tenant_id"})

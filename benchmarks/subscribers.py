@@ -24,13 +24,13 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import httpx
+from models.db import Database
+from models.embedded import DATABASE, EmbeddedPostgres
 from rich.console import Console
 from rich.table import Table
 from websockets.asyncio.client import ClientConnection, connect
 
 from models import bootstrap, keyfiles, migrate
-from models.db import Database
-from models.embedded import DATABASE, EmbeddedPostgres
 
 OPENING = 50
 """Streams that are opened at the same time."""

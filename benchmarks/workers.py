@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from models.embedded import EmbeddedPostgres
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.__main__ import CONNECTIONS, HERE, Load, free_port, seed, wrk
 from models import keyfiles
-from models.embedded import EmbeddedPostgres
 
 
 def pss_mib(pid: int) -> float:

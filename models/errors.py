@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from database.connection import OUT_OF_REACH
+
 
 class ErrorCode(StrEnum):
     """Every error code of the API; the GraphQL enum and the OpenAPI enum are made from it."""
@@ -86,3 +88,10 @@ def not_found() -> ApiError:
 def invalid(*faults: tuple[str, str]) -> ApiError:
     """INVALID_ARGUMENT that names each ``(path, message)``."""
     return ApiError(ErrorCode.INVALID_ARGUMENT, fields=[FieldFault(*fault) for fault in faults])
+
+
+def unavailable(error: BaseException) -> ApiError | None:
+    """Returns UNAVAILABLE if ``error`` says that the database is out of reach. None: it is a fault of the server."""
+    if isinstance(error, OUT_OF_REACH):
+        return ApiError(ErrorCode.UNAVAILABLE, retry_after_seconds=1)
+    return None

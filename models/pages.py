@@ -70,7 +70,7 @@ def _part(part: Any, kind: type[KeyPart]) -> KeyPart:
     return part
 
 
-class Asked(NamedTuple):
+class PageSelection(NamedTuple):
     """What is asked for of a page. What a list costs is for the most part to decode it, so the rest is not read."""
 
     members: frozenset[str] | None = None
@@ -79,7 +79,7 @@ class Asked(NamedTuple):
     more: bool = True
     """Whether there are more rows, which takes one row more to tell."""
 
-    def rows(self, row: type[Row], *, always: str, key: Sequence[str]) -> type[Row]:
+    def row_class(self, row: type[Row], *, always: str, key: Sequence[str]) -> type[Row]:
         """``row``, or a class of it without the members that nobody needs: neither who asks, nor the cursors' ``key``,
         nor the page itself, which goes by ``always``.
         """
@@ -89,7 +89,7 @@ class Asked(NamedTuple):
         return cast("type[Row]", _narrowed(cast("Any", row), members))
 
 
-ALL = Asked()
+ALL = PageSelection()
 
 
 class _Unread:
@@ -114,7 +114,7 @@ class Edge(NamedTuple):
     cursor_of: Callable[[Any], str]
 
 
-class Wrappers(cached_property[Any]):
+class WrappedList(cached_property[Any]):
     """A list with a wrapper for each item of the list ``of``, whose member ``inner`` is the item itself. Who reads
     nothing else of the wrappers need not have them made.
     """
@@ -148,7 +148,7 @@ class Page(Generic[Row]):
         self.cursor = cursor
         self._count = count
 
-    edges = Wrappers(lambda self: [Edge(row, self.cursor) for row in self.nodes], of="nodes", inner="node")
+    edges = WrappedList(lambda self: [Edge(row, self.cursor) for row in self.nodes], of="nodes", inner="node")
     """The rows as Relay has them: an Edge for each."""
 
     @cached_property

@@ -3,18 +3,20 @@
 from datetime import datetime
 from typing import NamedTuple
 
-from models import agent_auth, agents, journal, leases, redemption
-from models.agent_auth import Agent
-from models.agents import AgentDraft, AgentQuery, AgentRow, SelfRow, signing_key
-from models.db import Transaction
+from database.pool import Transaction
+from models.access.iam import Action, site_resource
 from models.errors import ApiError, ErrorCode, invalid, not_found
-from models.iam import Action, site_resource
+from models.fleet import agents, leases
+from models.fleet.agent_keys import add_key
+from models.fleet.agents import Agent, AgentDraft, AgentQuery, AgentRow, SelfRow, signing_key
+from models.fleet.leases import LeaseRow
+from models.fleet.redemption import Presented, Refusal, Refused
 from models.ids import parse_bearer
-from models.journal import Audit, Decision
-from models.leases import LeaseRow
+from models.journal import journal
+from models.journal.journal import Audit, Decision
 from models.pages import Page
-from models.redemption import REDEMPTIONS, Refusal, Refused
-from resolvers.registry import agent_method, operation
+from resolvers.op import Op
+from resolvers.registry import operation
 from schema.agents import (
     EnrollInput,
     GetSiteAgentInput,
@@ -23,8 +25,12 @@ from schema.agents import (
     RotateKeyInput,
     SelfInput,
 )
-from schema.context import AgentVisit, Op, Visit
 from schema.inputs import value_of
+from services.identity.agent_keyring import AgentKeyring
+from services.redemption import Redeemer
+from services.refusals import Refusals
+from services.requests import AgentRequest, AnonymousRequest
+from services.throttle import Throttle
 
 ENROL = "compute:agents:enrol"
 ROTATE = "compute:agents:rotate"
@@ -33,37 +39,37 @@ ROTATE = "compute:agents:rotate"
 # --- operators ---------------------------------------------------------------------------------------------------
 
 
-@operation("siteAgents", "list", AgentRow, paged=True)
-async def list_site_agents(op: Op, given: ListSiteAgentsInput) -> Page[AgentRow]:
+@operation("siteAgents.list", AgentRow, paged=True)
+async def list_site_agents(op: Op, params: ListSiteAgentsInput) -> Page[AgentRow]:
     """Lists the site agents of a tenant, newest first: by which token they enrolled, when and where they were seen."""
-    tenant_id = given.tenant_id or op.actor.tenant_id
+    tenant_id = params.tenant_id or op.actor.tenant_id
     view = await op.view(tenant_id)
-    query = AgentQuery(given.site_id)
-    if (wanted := given.filter) is not None:
-        query = query._replace(token_id=value_of(wanted.token_id), revoked=value_of(wanted.revoked))
-    return await agents.page(op.database, view, tenant_id, query, first=given.first, after=given.after)
+    query = AgentQuery(params.site_id)
+    if params.filter is not None:
+        query = query._replace(token_id=value_of(params.filter.token_id), revoked=value_of(params.filter.revoked))
+    return await agents.page(op.database, view, tenant_id, query, first=params.first, after=params.after)
 
 
-@operation("siteAgents", "get", AgentRow)
-async def get_site_agent(op: Op, given: GetSiteAgentInput) -> AgentRow:
+@operation("siteAgents.get", AgentRow)
+async def get_site_agent(op: Op, params: GetSiteAgentInput) -> AgentRow:
     """Returns one site agent of the tenant. Anything else is NOT_FOUND."""
-    return await visible_agent(op, given.tenant_id or op.actor.tenant_id, given.agent_id)
+    return await visible_agent(op, params.tenant_id or op.actor.tenant_id, params.agent_id)
 
 
-@operation("siteAgents", "revoke", AgentRow)
-async def revoke_site_agent(op: Op, given: RevokeSiteAgentInput) -> AgentRow:
+@operation("siteAgents.revoke", AgentRow)
+async def revoke_site_agent(op: Op, params: RevokeSiteAgentInput) -> AgentRow:
     """Revokes a site agent at once and for good: it is UNAUTHENTICATED from now on, and loses its boot lease.
 
     Revoking a revoked agent returns it unchanged and publishes nothing. A first revocation publishes
     security.site-agent.revoked, and compute.boot-lease.released if it held the lease.
     """
-    found = await visible_agent(op, given.tenant_id, given.agent_id)
-    await op.authorize(Action.SITES_MANAGE, site_resource(given.tenant_id, found.site_id), given.tenant_id)
+    found = await visible_agent(op, params.tenant_id, params.agent_id)
+    await op.authorize(Action.SITES_MANAGE, site_resource(params.tenant_id, found.site_id), params.tenant_id)
     async with op.database.transaction() as tx:
-        row = await agents.revoke(tx, given.tenant_id, given.agent_id)
+        row = await agents.revoke(tx, params.tenant_id, params.agent_id)
         if row is None:
             await journal.audit(tx, op.take_audit())
-            return await visible_agent(op, given.tenant_id, given.agent_id)
+            return await visible_agent(op, params.tenant_id, params.agent_id)
         ended = await leases.end_of_agent(tx, row.tenant_id, row.id)
         await journal.record(tx, op.take_audit(), agents.revoked_event(row))
         for term in ended:
@@ -86,7 +92,7 @@ async def visible_agent(op: Op, tenant_id: str, agent_id: str) -> AgentRow:
     """The tenant's agent, if the caller sees it. Raises NOT_FOUND."""
     view = await op.view(tenant_id)
     row = await agents.find(op.database, tenant_id, agent_id)
-    if row is None or (view.site_ids is not None and row.site_id not in view.site_ids):
+    if row is None or not view.reaches(row.site_id):
         raise not_found()
     return row
 
@@ -130,8 +136,10 @@ class AgentSelf(NamedTuple):
     boot_lease: HeldLease | None
 
 
-@agent_method("siteAgents.enroll", EnrolledRow)
-async def enroll(visit: Visit, given: EnrollInput) -> EnrolledRow:
+@operation("siteAgents.enroll", EnrolledRow)
+async def enroll(
+    request: AnonymousRequest, params: EnrollInput, redeemer: Redeemer, throttle: Throttle, refusals: Refusals
+) -> EnrolledRow:
     """Redeems a site token for an identity of the agent's own, under a key that the agent made.
 
     The same key with the same token again is answered with the agent that it made, and counts no second use, as long
@@ -139,57 +147,52 @@ async def enroll(visit: Visit, given: EnrollInput) -> EnrolledRow:
     UNAUTHENTICATED; the token's owner finds the reason in its audit trail. Who fails too often gets
     RESOURCE_EXHAUSTED. Publishes security.site-agent.enrolled.
     """
-    services = visit.services
-    await services.throttle.check(visit.address)
+    await throttle.check(request.address)
     try:
-        row = await _redeem(visit, given)
+        row = await _enrol(request, params, redeemer)
     except Refused as refused:
-        REDEMPTIONS.labels(refused.reason.value).inc()
         if refused.token is not None:
-            services.refusals.add(_refusal(visit, refused.token), {"reason": refused.reason, "address": visit.address})
-        parsed = parse_bearer(given.token.reveal())
-        await services.throttle.failed(visit.address, parsed and parsed[0])
+            refusals.add(_refusal(request, refused.token), {"reason": refused.reason, "address": request.address})
+        parsed = parse_bearer(params.token.reveal())
+        await throttle.failed(request.address, parsed and parsed[0])
         raise ApiError(ErrorCode.UNAUTHENTICATED) from None
     return EnrolledRow(*row[:5], *row[7:])
 
 
-async def _redeem(visit: Visit, given: EnrollInput) -> SelfRow:
-    """The agent, new or of an earlier try. No hash is computed inside the transaction, and the token's lock is held
-    from before its time is looked at until the agent is stored. Raises Refused, or ApiError RESOURCE_EXHAUSTED.
+async def _enrol(request: AnonymousRequest, params: EnrollInput, redeemer: Redeemer) -> SelfRow:
+    """Returns the agent, new or of an earlier try. Raises Refused, or ApiError RESOURCE_EXHAUSTED.
+
+    The token's lock is held from the check of its expiry until the agent is stored.
     """
-    services, key = visit.services, given.public_key.raw
+    key = params.public_key.raw
     thumbprint = signing_key(key).thumbprint()
-    token, secret = await redemption.identify(visit.database, services.pepper, given.token, thumbprint=thumbprint)
-    redemption.refuse_early(token, address=visit.address)
-    rehash = await redemption.verify(services.hasher, token, secret)
-    async with visit.database.transaction() as tx:
-        await redemption.lock(tx, token)
-        found = await agents.find_enrolled(tx, token.tenant_id, token.id, thumbprint)
-        if found is not None:
-            await redemption.check_alive(tx, token)
-            if found.revoked_at is not None:
+    async with redeemer.redeem(params.token, thumbprint=thumbprint, address=request.address) as redemption:
+        tx, token = redemption.tx, redemption.token
+        enrolled = await agents.find_enrolled(tx, token.tenant_id, token.id, thumbprint)
+        if enrolled is not None:
+            await redemption.check_alive()
+            if enrolled.revoked_at is not None:
                 raise Refused(Refusal.AGENT_REVOKED, token)
-            return await agents.describe(tx, found.tenant_id, found.id)
-        await redemption.count_use(tx, token, rehash)
+            return await agents.describe(tx, enrolled.tenant_id, enrolled.id)
+        await redemption.count_use()
         draft = AgentDraft(
             tenant_id=token.tenant_id,
             site_id=token.site_id,
             token_id=token.id,
-            name=given.name,
-            version=given.version,
-            address=visit.address,
+            name=params.name,
+            version=params.version,
+            address=request.address,
             public_key=key,
-            encryption_key=None if given.encryption_key is None else given.encryption_key.raw,
+            encryption_key=None if params.encryption_key is None else params.encryption_key.raw,
         )
         agent_id = await agents.enrol(tx, draft)
         row = await agents.describe(tx, token.tenant_id, agent_id)
-        entry = _refusal(visit, token)._replace(decision=Decision.ALLOW, outcome="ok")
+        entry = _refusal(request, token)._replace(decision=Decision.ALLOW, outcome="ok")
         await journal.record(tx, entry, agents.enrolled_event(draft, agent_id))
-    REDEMPTIONS.labels("ok").inc()
     return row
 
 
-def _refusal(visit: Visit, token: redemption.Presented) -> Audit:
+def _refusal(request: AnonymousRequest, token: Presented) -> Audit:
     return Audit(
         tenant_id=token.tenant_id,
         actor=f"site-token:{token.id}",
@@ -197,37 +200,37 @@ def _refusal(visit: Visit, token: redemption.Presented) -> Audit:
         action=ENROL,
         resource=f"compute-site/{token.site_id}",
         decision=Decision.DENY,
-        request_id=visit.request_id,
+        request_id=request.request_id,
         outcome=ErrorCode.UNAUTHENTICATED.value,
     )
 
 
-@agent_method("siteAgents.self", AgentSelf)
-async def read_self(visit: AgentVisit, _given: SelfInput) -> AgentSelf:
+@operation("siteAgents.self", AgentSelf)
+async def read_self(request: AgentRequest, _params: SelfInput) -> AgentSelf:
     """Returns what the server knows of the agent, and who holds its site's boot lease."""
-    return await _describe(visit, visit.agent)
+    return await _describe(request, request.agent)
 
 
-@agent_method("siteAgents.rotateKey", AgentSelf)
-async def rotate_key(visit: AgentVisit, given: RotateKeyInput) -> AgentSelf:
+@operation("siteAgents.rotateKey", AgentSelf)
+async def rotate_key(request: AgentRequest, params: RotateKeyInput, keyring: AgentKeyring) -> AgentSelf:
     """Accepts a new signing key, which the agent proves to hold. The former one works until the new one is used, or
     for an hour.
 
     The same key again is answered alike. Publishes security.site-agent.key-rotated.
     """
-    agent, key = visit.agent, given.new_public_key.raw
-    if not await visit.services.agents.prove(agent, given.proof, signing_key(key)):
+    agent, key = request.agent, params.new_public_key.raw
+    if not await keyring.prove(agent, params.proof, signing_key(key)):
         raise invalid(("proof", "must be a fresh JWS by the new key for this agent"))
-    async with visit.database.transaction() as tx:
-        if await agent_auth.add_key(tx, agent, key):
+    async with request.database.transaction() as tx:
+        if await add_key(tx, agent, key):
             event = agents.rotated_event(agent.tenant_id, agent.site_id, agent.id)
-            await journal.record(tx, visit.audit(rotate_key.name, ROTATE), event)
-    return await _describe(visit, agent)
+            await journal.record(tx, request.audit(rotate_key.name, ROTATE), event)
+    return await _describe(request, agent)
 
 
-async def _describe(visit: AgentVisit, agent: Agent) -> AgentSelf:
-    row = await agents.describe(visit.database, agent.tenant_id, agent.id)
-    [lease] = await leases.find_many(visit.database, [(agent.tenant_id, agent.site_id)])
+async def _describe(request: AgentRequest, agent: Agent) -> AgentSelf:
+    row = await agents.describe(request.database, agent.tenant_id, agent.id)
+    [lease] = await leases.find_many(request.database, [(agent.tenant_id, agent.site_id)])
     return AgentSelf(*row, _held(lease))
 
 

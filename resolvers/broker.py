@@ -3,11 +3,12 @@
 import base64
 from typing import NamedTuple
 
-from models import grants
 from models.errors import not_found
-from resolvers.registry import agent_method
-from schema.context import AgentVisit
+from models.secrets.references import parse as parse_reference
+from resolvers.registry import operation
 from schema.grants import ReadSecretInput
+from services.broker import Broker
+from services.requests import AgentRequest
 
 PREFIX = "/api/broker/"
 
@@ -20,8 +21,8 @@ class SealedSecret(NamedTuple):
     sealed: str
 
 
-@agent_method("broker.read", SealedSecret, path=f"{PREFIX}secrets/read")
-async def read_secret(visit: AgentVisit, given: ReadSecretInput) -> SealedSecret:
+@operation("broker.read", SealedSecret, path=f"{PREFIX}secrets/read")
+async def read_secret(request: AgentRequest, params: ReadSecretInput, broker: Broker) -> SealedSecret:
     """Hands a secret that was granted to the agent's site to the holder of the site's boot lease.
 
     `sealed` is HPKE (RFC 9180, base mode: DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, AES-256-GCM), the encapsulated key
@@ -29,12 +30,12 @@ async def read_secret(visit: AgentVisit, given: ReadSecretInput) -> SealedSecret
     `better-compute/secret/v1`, a newline, and the JSON object of `agentId`, `reference` and `version` with sorted keys
     and no spaces. Whatever is not allowed is one NOT_FOUND. Publishes security.secret.delivered.
     """
-    handover = await visit.services.broker.hand_over(
-        visit.agent,
-        grants.parse(given.reference),
-        version=given.version,
-        epoch=given.epoch,
-        request_id=visit.request_id,
+    handover = await broker.hand_over(
+        request.agent,
+        parse_reference(params.reference),
+        version=params.version,
+        epoch=params.epoch,
+        request_id=request.request_id,
     )
     if handover is None:
         raise not_found()

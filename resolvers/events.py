@@ -2,29 +2,31 @@
 
 from collections.abc import AsyncIterator
 
-from models.feed import FeedRow
-from models.projection import view_of
+from models.access.projection import view_of
+from models.journal.outbox import FeedRow
+from resolvers.op import Op
 from resolvers.sites import visible_site
-from schema.context import Op, RequestContext
 from schema.events import FollowInput
+from services.feed import Feed
+from services.requests import RequestContext
 
 
-async def follow_events(request: RequestContext, given: FollowInput) -> AsyncIterator[list[FeedRow]]:
+async def follow_events(request: RequestContext, params: FollowInput) -> AsyncIterator[list[FeedRow]]:
     """The events that a tenant sees, from a position on, in batches; an empty one means only "still there".
 
     It ends when the caller's key is revoked, its login expires, or its bindings no longer reach the tenant: each
     wake-up, and so each notification of a change of IAM, asks again. Raises NOT_FOUND for a tenant or site that the
     caller does not see.
     """
-    op = Op("events.follow", request.actor, request.request_id, request.services)
-    tenant_id = given.tenant_id or op.actor.tenant_id
+    op = Op("events.follow", request.actor, request.request_id, request.services.access)
+    tenant_id = params.tenant_id or op.actor.tenant_id
     view = await op.view(tenant_id)
-    if given.site_id is not None:
-        await visible_site(op, tenant_id, given.site_id)
-    feed = request.services.feed
-    after = await feed.head() if given.after is None else given.after
+    if params.site_id is not None:
+        await visible_site(op, tenant_id, params.site_id)
+    feed = request.services[Feed]
+    after = await feed.head() if params.after is None else params.after
     async for rows in feed.follow(tenant_id, view, after, until=request.until):
         actor = await request.reauthenticate()
         if actor is None or view_of(actor, tenant_id) != view:
             return
-        yield [row for row in rows if given.site_id in {None, row.site_id}]
+        yield [row for row in rows if params.site_id in {None, row.site_id}]

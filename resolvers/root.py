@@ -7,19 +7,20 @@ from typing import Annotated
 import strawberry
 from strawberry.schema.config import StrawberryConfig
 
-from models import agents, site_tokens
-from models.agents import AgentRow
-from models.audit import AuditRow
+from engine.plain import member
+from models.access.iam import FLEET, Actor, tenant_resource
+from models.access.projection import view_of
 from models.errors import not_found
-from models.feed import FeedRow
-from models.grants import GrantRow
-from models.iam import FLEET, Actor, tenant_resource
+from models.fleet import agents, site_tokens
+from models.fleet.agents import AgentRow
+from models.fleet.site_tokens import SiteTokenRow
+from models.fleet.sites import SiteRow
 from models.ids import AGENT_ID_PATTERN, SITE_ID_PATTERN, TOKEN_ID_PATTERN
+from models.journal.audit import AuditRow
+from models.journal.outbox import FeedRow
 from models.pages import Page
-from models.projection import view_of
-from models.secrets import PutRow, SecretRow
-from models.site_tokens import SiteTokenRow
-from models.sites import SiteRow
+from models.secrets.grants import GrantRow
+from models.secrets.secrets import PutRow, SecretRow
 from resolvers.agents import get_site_agent, list_site_agents, revoke_site_agent
 from resolvers.audit import list_audit_events
 from resolvers.events import follow_events
@@ -33,7 +34,6 @@ from resolvers.site_tokens import (
 from resolvers.sites import create_site, delete_site, get_site, list_sites, update_site
 from schema.agents import RevokeSiteAgentInput, RevokeSiteAgentPayload, SiteAgent, SiteAgentFilter
 from schema.audit import AuditEvent, AuditFilter
-from schema.context import Info
 from schema.enums import ErrorCode, SecretScope
 from schema.events import FollowInput, SiteEvent
 from schema.grants import (
@@ -43,8 +43,8 @@ from schema.grants import (
     RevokeSecretGrantPayload,
     SecretGrant,
 )
+from schema.info import Info
 from schema.inputs import DEFAULT_FIRST
-from schema.plain import member
 from schema.relay import Connection, Node
 from schema.scalars import SCALARS
 from schema.secrets import PutSecretInput, PutSecretPayload, Secret
@@ -81,7 +81,7 @@ AfterArgument = Annotated[str | None, argument(description="The cursor that the 
 def _reaches(actor: Actor, row: SiteTokenRow | AgentRow) -> bool:
     """Whether the caller sees what belongs to the row's tenant and site."""
     view = view_of(actor, row.tenant_id)
-    return view is not None and (view.site_ids is None or row.site_id in view.site_ids)
+    return view is not None and view.reaches(row.site_id)
 
 
 @strawberry.type(description="Reads. What the caller may not see does not exist for it.")
@@ -111,7 +111,7 @@ class Query:
         """By the id's form, through the same predicates as everything else. No other text reaches PostgreSQL, which
         takes no NUL.
         """
-        database, actor = info.context.services.database, info.context.actor
+        database, actor = info.context.services.access.database, info.context.actor
         if re.fullmatch(SITE_ID_PATTERN, id):
             if (site := await info.context.loaders.site.load(id)) is not None:
                 return site
@@ -146,8 +146,8 @@ class Query:
         order_by: Annotated[SiteOrder | None, argument(description="The order; by age if absent.")] = UNSET,
     ) -> Page[SiteRow]:
         """``sites.list``."""
-        given = list_sites.input_of(tenant_id=tenant_id, first=first, after=after, filter=filter, order_by=order_by)
-        return await list_sites(info.context, given, info.asked("Site"))
+        params = list_sites.input_of(tenant_id=tenant_id, first=first, after=after, filter=filter, order_by=order_by)
+        return await list_sites(info.context, params, info.selection("Site"))
 
     @strawberry.field(description=list_site_tokens.description, graphql_type=Connection[SiteToken])
     async def site_tokens(
@@ -160,8 +160,8 @@ class Query:
         filter: Annotated[SiteTokenFilter | None, argument(description="Conditions that must all hold.")] = UNSET,  # noqa: A002
     ) -> Page[SiteTokenRow]:
         """``siteTokens.list``."""
-        given = list_site_tokens.input_of(tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter)
-        return await list_site_tokens(info.context, given)
+        params = list_site_tokens.input_of(tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter)
+        return await list_site_tokens(info.context, params)
 
     @strawberry.field(description=get_site_agent.description, graphql_type=SiteAgent | None)
     async def site_agent(
@@ -171,8 +171,8 @@ class Query:
         tenant_id: TenantArgument = UNSET,
     ) -> AgentRow:
         """``siteAgents.get``."""
-        given = get_site_agent.input_of(tenant_id=tenant_id, agent_id=id)
-        return await get_site_agent(info.context, given)
+        params = get_site_agent.input_of(tenant_id=tenant_id, agent_id=id)
+        return await get_site_agent(info.context, params)
 
     @strawberry.field(description=list_site_agents.description, graphql_type=Connection[SiteAgent])
     async def site_agents(
@@ -185,8 +185,8 @@ class Query:
         filter: Annotated[SiteAgentFilter | None, argument(description="Conditions that must all hold.")] = UNSET,  # noqa: A002
     ) -> Page[AgentRow]:
         """``siteAgents.list``."""
-        given = list_site_agents.input_of(tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter)
-        return await list_site_agents(info.context, given)
+        params = list_site_agents.input_of(tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter)
+        return await list_site_agents(info.context, params)
 
     @strawberry.field(description=list_secret_grants.description, graphql_type=Connection[SecretGrant])
     async def secret_grants(
@@ -199,10 +199,10 @@ class Query:
         after: AfterArgument = UNSET,
     ) -> Page[GrantRow]:
         """``secrets.listGrants``."""
-        given = list_secret_grants.input_of(
+        params = list_secret_grants.input_of(
             tenant_id=tenant_id, reference=reference, site_id=site_id, first=first, after=after
         )
-        return await list_secret_grants(info.context, given)
+        return await list_secret_grants(info.context, params)
 
     @strawberry.field(description=list_secrets.description, graphql_type=Connection[Secret])
     async def secrets(
@@ -214,8 +214,8 @@ class Query:
         after: AfterArgument = UNSET,
     ) -> Page[SecretRow]:
         """``secrets.list``."""
-        given = list_secrets.input_of(tenant_id=tenant_id, scope=scope, first=first, after=after)
-        return await list_secrets(info.context, given)
+        params = list_secrets.input_of(tenant_id=tenant_id, scope=scope, first=first, after=after)
+        return await list_secrets(info.context, params)
 
     @strawberry.field(description=list_audit_events.description, graphql_type=Connection[AuditEvent])
     async def audit_events(
@@ -227,8 +227,8 @@ class Query:
         filter: Annotated[AuditFilter | None, argument(description="Conditions that must all hold.")] = UNSET,  # noqa: A002
     ) -> Page[AuditRow]:
         """``auditEvents.list``."""
-        given = list_audit_events.input_of(tenant_id=tenant_id, first=first, after=after, filter=filter)
-        return await list_audit_events(info.context, given)
+        params = list_audit_events.input_of(tenant_id=tenant_id, first=first, after=after, filter=filter)
+        return await list_audit_events(info.context, params)
 
 
 @strawberry.type(description="Changes. Each field is a transaction of its own, run one after the other.")

@@ -3,19 +3,22 @@
 from datetime import timedelta
 from typing import NamedTuple
 
-from models import journal, site_tokens
+from models.access.iam import Action, site_resource
 from models.errors import ApiError, ErrorCode, not_found
-from models.iam import Action, site_resource
+from models.fleet import site_tokens
+from models.fleet.site_tokens import SiteTokenDraft, SiteTokenQuery, SiteTokenRow
 from models.ids import token_id
+from models.journal import journal
 from models.pages import Page
 from models.sensitive import BearerToken
-from models.site_tokens import SiteTokenDraft, SiteTokenQuery, SiteTokenRow
 from resolvers import sites as site_resolvers
 from resolvers.agents import revoke_agents_of_token
+from resolvers.op import Op
 from resolvers.registry import operation
-from schema.context import Op
 from schema.inputs import value_of
 from schema.site_tokens import CreateSiteTokenInput, ListSiteTokensInput, RevokeSiteTokenInput
+from services.forge import Forge
+from services.keyed_locks import KeyedLocks
 
 
 class MintedSiteToken(NamedTuple):
@@ -25,18 +28,20 @@ class MintedSiteToken(NamedTuple):
     bearer: BearerToken | None
 
 
-@operation("siteTokens", "list", SiteTokenRow, paged=True)
-async def list_site_tokens(op: Op, given: ListSiteTokensInput) -> Page[SiteTokenRow]:
+@operation("siteTokens.list", SiteTokenRow, paged=True)
+async def list_site_tokens(op: Op, params: ListSiteTokensInput) -> Page[SiteTokenRow]:
     """Lists the site tokens of a tenant, newest first; never a secret or a hash."""
-    tenant_id = given.tenant_id or op.actor.tenant_id
+    tenant_id = params.tenant_id or op.actor.tenant_id
     view = await op.view(tenant_id)
-    states = None if given.filter is None else value_of(given.filter.states)
-    query = SiteTokenQuery(given.site_id, states)
-    return await site_tokens.page(op.database, view, tenant_id, query, first=given.first, after=given.after)
+    states = None if params.filter is None else value_of(params.filter.states)
+    query = SiteTokenQuery(params.site_id, states)
+    return await site_tokens.page(op.database, view, tenant_id, query, first=params.first, after=params.after)
 
 
-@operation("siteTokens", "create", SiteTokenRow)
-async def create_site_token(op: Op, given: CreateSiteTokenInput) -> MintedSiteToken:
+@operation("siteTokens.create", SiteTokenRow)
+async def create_site_token(
+    op: Op, params: CreateSiteTokenInput, forge: Forge, locks: KeyedLocks
+) -> MintedSiteToken:
     """Mints a join token of role `site` for one site and returns its record with the bearer, never shown again.
 
     Only the site's owner mints tokens (the root tenant for platform sites); to any other tenant the site is
@@ -45,40 +50,40 @@ async def create_site_token(op: Op, given: CreateSiteTokenInput) -> MintedSiteTo
     key for a different site is CONFLICT. A mint whose answer was lost is mended by revoking and minting with a new
     key. Publishes security.site-token.created.
     """
-    wanted_id = token_id(given.tenant_id, op.actor.identity_id, given.idempotency_key)
-    if (stored := await site_tokens.find(op.database, given.tenant_id, wanted_id)) is not None:
-        return _replay(stored, given.site_id)
-    await site_resolvers.managed_site(op, given.tenant_id, given.site_id)
+    id_ = token_id(params.tenant_id, op.actor.identity_id, params.idempotency_key)
+    if (stored := await site_tokens.find(op.database, params.tenant_id, id_)) is not None:
+        return _replay(stored, params.site_id)
+    await site_resolvers.managed_site(op, params.tenant_id, params.site_id)
     # Concurrent calls with one key wait here for the first, so that they cost one hash; in another process the insert
     # decides.
-    async with op.services.minting.hold(wanted_id) as waited:
-        if waited and (stored := await site_tokens.find(op.database, given.tenant_id, wanted_id)) is not None:
+    async with locks.hold(id_) as waited:
+        if waited and (stored := await site_tokens.find(op.database, params.tenant_id, id_)) is not None:
             op.take_audit()
-            return _replay(stored, given.site_id)
-        minted = await op.services.forge.forge(wanted_id)
+            return _replay(stored, params.site_id)
+        minted = await forge.forge(id_)
         draft = SiteTokenDraft(
-            id=wanted_id,
-            tenant_id=given.tenant_id,
-            site_id=given.site_id,
-            max_uses=given.max_uses,
-            ttl=timedelta(seconds=given.ttl_seconds),
+            id=id_,
+            tenant_id=params.tenant_id,
+            site_id=params.site_id,
+            max_uses=params.max_uses,
+            ttl=timedelta(seconds=params.ttl_seconds),
             created_by=op.actor.identity_id,
-            allowed_cidrs=value_of(given.allowed_cidrs),
+            allowed_cidrs=value_of(params.allowed_cidrs),
             secret_hash=minted.secret_hash,
             precheck_tag=minted.precheck_tag,
         )
         entry = op.take_audit()
-        came = await site_tokens.mint(op.database, draft, entry)
-        if came.deleted:
+        outcome = await site_tokens.mint(op.database, draft, entry)
+        if outcome.deleted:
             op.decided = entry  # nothing has changed, so nothing has written it
             raise site_resolvers.deleted()
-        if came.token is not None:
-            return MintedSiteToken(came.token, minted.bearer)
-    return _replay(await _stored(op, given.tenant_id, wanted_id), given.site_id)
+        if outcome.token is not None:
+            return MintedSiteToken(outcome.token, minted.bearer)
+    return _replay(await _stored(op, params.tenant_id, id_), params.site_id)
 
 
-@operation("siteTokens", "revoke", SiteTokenRow)
-async def revoke_site_token(op: Op, given: RevokeSiteTokenInput) -> SiteTokenRow:
+@operation("siteTokens.revoke", SiteTokenRow)
+async def revoke_site_token(op: Op, params: RevokeSiteTokenInput) -> SiteTokenRow:
     """Revokes a site token at once and returns its record with `revokedAt` set.
 
     Agents that enrolled with it go on, unless `revokeAgents` is set: then they are revoked with it, and lose their
@@ -86,20 +91,20 @@ async def revoke_site_token(op: Op, given: RevokeSiteTokenInput) -> SiteTokenRow
     this tenant and site is NOT_FOUND. A first revocation publishes security.site-token.revoked, and
     security.site-agent.revoked for each agent.
     """
-    await site_resolvers.owned_site(op, given.tenant_id, given.site_id)
-    found = await site_tokens.find(op.database, given.tenant_id, given.token_id)
-    if found is None or found.site_id != given.site_id:
+    await site_resolvers.owned_site(op, params.tenant_id, params.site_id)
+    found = await site_tokens.find(op.database, params.tenant_id, params.token_id)
+    if found is None or found.site_id != params.site_id:
         raise not_found()
-    await op.authorize(Action.SITES_MANAGE, site_resource(given.tenant_id, given.site_id), given.tenant_id)
+    await op.authorize(Action.SITES_MANAGE, site_resource(params.tenant_id, params.site_id), params.tenant_id)
     async with op.database.transaction() as tx:
-        row = await site_tokens.revoke(tx, given.tenant_id, given.token_id)
+        row = await site_tokens.revoke(tx, params.tenant_id, params.token_id)
         events = [] if row is None else [site_tokens.revoked_event(row)]
-        if given.revoke_agents:  # a token that was revoked before enrols nobody any more; this one is locked
-            events += await revoke_agents_of_token(tx, given.tenant_id, given.token_id)
-        await journal.audit(tx, op.take_audit(), {"tokenId": given.token_id, "revokeAgents": given.revoke_agents})
+        if params.revoke_agents:  # a token that was revoked before enrols nobody any more; this one is locked
+            events += await revoke_agents_of_token(tx, params.tenant_id, params.token_id)
+        await journal.audit(tx, op.take_audit(), {"tokenId": params.token_id, "revokeAgents": params.revoke_agents})
         for event in events:
             await journal.publish(tx, event)
-    return row or await _stored(op, given.tenant_id, given.token_id)
+    return row or await _stored(op, params.tenant_id, params.token_id)
 
 
 def _replay(stored: SiteTokenRow, site_id: str) -> MintedSiteToken:
@@ -108,8 +113,8 @@ def _replay(stored: SiteTokenRow, site_id: str) -> MintedSiteToken:
     return MintedSiteToken(stored, None)
 
 
-async def _stored(op: Op, tenant_id: str, wanted_id: str) -> SiteTokenRow:
-    row = await site_tokens.find(op.database, tenant_id, wanted_id)
+async def _stored(op: Op, tenant_id: str, id_: str) -> SiteTokenRow:
+    row = await site_tokens.find(op.database, tenant_id, id_)
     if row is None:
         raise not_found()
     return row

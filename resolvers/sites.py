@@ -1,14 +1,16 @@
 """What is done with sites."""
 
-from models import journal, leases, site_tokens, sites
-from models.db import Transaction
+from database.pool import Transaction
+from models.access.iam import ROOT_TENANT_ID, Action, site_resource, tenant_resource
+from models.access.tenants import tenant_exists
 from models.errors import ApiError, ErrorCode, invalid, not_found
-from models.iam import ROOT_TENANT_ID, Action, site_resource, tenant_exists, tenant_resource
-from models.journal import Event
+from models.fleet import leases, site_tokens, sites
+from models.fleet.sites import SiteDraft, SiteKind, SiteQuery, SiteRow, SiteSort
+from models.journal import journal
+from models.journal.journal import Event
 from models.pages import Page
-from models.sites import SiteDraft, SiteKind, SiteQuery, SiteRow, SiteSort
+from resolvers.op import Op
 from resolvers.registry import operation
-from schema.context import Op
 from schema.enums import SortDirection
 from schema.inputs import value_of
 from schema.sites import (
@@ -21,45 +23,45 @@ from schema.sites import (
 )
 
 
-@operation("sites", "list", SiteRow, paged=True)
-async def list_sites(op: Op, given: ListSitesInput) -> Page[SiteRow]:
+@operation("sites.list", SiteRow, paged=True)
+async def list_sites(op: Op, params: ListSitesInput) -> Page[SiteRow]:
     """Lists the sites that a tenant sees: its own, those dedicated to it, and the shared ones."""
-    tenant_id = given.tenant_id or op.actor.tenant_id
+    tenant_id = params.tenant_id or op.actor.tenant_id
     view = await op.view(tenant_id)
     return await sites.page(
-        op.database, view, tenant_id, _query(given), first=given.first, after=given.after, asked=op.asked
+        op.database, view, tenant_id, _query(params), first=params.first, after=params.after, selection=op.selection
     )
 
 
-@operation("sites", "get", SiteRow)
-async def get_site(op: Op, given: GetSiteInput) -> SiteRow:
+@operation("sites.get", SiteRow)
+async def get_site(op: Op, params: GetSiteInput) -> SiteRow:
     """Returns one site that the tenant sees; a deleted one to its owner only. Anything else is NOT_FOUND."""
-    return await visible_site(op, given.tenant_id or op.actor.tenant_id, given.site_id)
+    return await visible_site(op, params.tenant_id or op.actor.tenant_id, params.site_id)
 
 
-@operation("sites", "create", SiteRow)
-async def create_site(op: Op, given: CreateSiteInput) -> SiteRow:
+@operation("sites.create", SiteRow)
+async def create_site(op: Op, params: CreateSiteInput) -> SiteRow:
     """Creates a site. Platform kinds belong to the root tenant, custom ones to any other.
 
     A retry with the same idempotency key returns the site; the same key for another request is CONFLICT. Publishes
     compute.site.created.
     """
     draft = SiteDraft(
-        tenant_id=given.tenant_id,
-        kind=given.kind,
-        name=given.name,
-        region=given.region,
-        labels=_labels(given.labels),
-        dedicated_to=value_of(given.dedicated_to),
+        tenant_id=params.tenant_id,
+        kind=params.kind,
+        name=params.name,
+        region=params.region,
+        labels=_labels(params.labels),
+        dedicated_to=value_of(params.dedicated_to),
         created_by=op.actor.identity_id,
-        idempotency_key=given.idempotency_key,
-        boot_lease_ttl_seconds=given.boot_lease_ttl_seconds,
+        idempotency_key=params.idempotency_key,
+        boot_lease_ttl_seconds=params.boot_lease_ttl_seconds,
     )
     _check_kind(draft)
-    await op.view(given.tenant_id)
+    await op.view(params.tenant_id)
     if (retried := await sites.find_retry(op.database, draft)) is not None:
         return _same_request(*retried)
-    await op.authorize(Action.SITES_MANAGE, tenant_resource(given.tenant_id), given.tenant_id)
+    await op.authorize(Action.SITES_MANAGE, tenant_resource(params.tenant_id), params.tenant_id)
     await _check_dedicated_to(op, draft.dedicated_to)
     async with op.database.transaction() as tx:
         row = await sites.create(tx, draft)
@@ -73,26 +75,26 @@ async def create_site(op: Op, given: CreateSiteInput) -> SiteRow:
     return row
 
 
-@operation("sites", "update", SiteRow)
-async def update_site(op: Op, given: UpdateSiteInput) -> SiteRow:
+@operation("sites.update", SiteRow)
+async def update_site(op: Op, params: UpdateSiteInput) -> SiteRow:
     """Changes a site. Absent fields stay; `expectedRevision` makes it CONFLICT if the site has moved on meanwhile.
 
     A change that changes nothing returns the site as it is and publishes nothing; else compute.site.updated.
     """
-    await managed_site(op, given.tenant_id, given.site_id)
-    await _check_dedicated_to(op, None if given.dedicated_to is None else given.dedicated_to.value)
+    await managed_site(op, params.tenant_id, params.site_id)
+    await _check_dedicated_to(op, None if params.dedicated_to is None else params.dedicated_to.value)
     async with op.database.transaction() as tx:
-        before = await _locked(tx, given.tenant_id, given.site_id, value_of(given.expected_revision))
-        if given.dedicated_to is not None and before.kind != SiteKind.DEDICATED:
+        before = await _locked(tx, params.tenant_id, params.site_id, value_of(params.expected_revision))
+        if params.dedicated_to is not None and before.kind != SiteKind.DEDICATED:
             raise invalid(("dedicatedTo", "only a dedicated site has one"))
         after = before._replace(
-            name=before.name if given.name is None else given.name.value,
-            region=before.region if given.region is None else given.region.value,
-            labels=before.labels if given.labels is None else _labels(given.labels.value),
-            dedicated_to=before.dedicated_to if given.dedicated_to is None else given.dedicated_to.value,
+            name=before.name if params.name is None else params.name.value,
+            region=before.region if params.region is None else params.region.value,
+            labels=before.labels if params.labels is None else _labels(params.labels.value),
+            dedicated_to=before.dedicated_to if params.dedicated_to is None else params.dedicated_to.value,
             boot_lease_ttl_seconds=before.boot_lease_ttl_seconds
-            if given.boot_lease_ttl_seconds is None
-            else given.boot_lease_ttl_seconds.value,
+            if params.boot_lease_ttl_seconds is None
+            else params.boot_lease_ttl_seconds.value,
         )
         if after == before:
             await journal.audit(tx, op.take_audit())
@@ -102,22 +104,22 @@ async def update_site(op: Op, given: UpdateSiteInput) -> SiteRow:
     return row
 
 
-@operation("sites", "delete", SiteRow)
-async def delete_site(op: Op, given: DeleteSiteInput) -> SiteRow:
+@operation("sites.delete", SiteRow)
+async def delete_site(op: Op, params: DeleteSiteInput) -> SiteRow:
     """Deletes a site. It keeps its record for its owner; its tokens are revoked and its boot lease ends at once; nobody
     else sees it any more.
 
     Deleting a deleted site returns it unchanged and publishes nothing. Publishes compute.site.deleted,
     security.site-token.revoked for each token, and compute.boot-lease.released for a holder.
     """
-    found = await owned_site(op, given.tenant_id, given.site_id)
-    await op.authorize(Action.SITES_MANAGE, site_resource(given.tenant_id, given.site_id), given.tenant_id)
+    found = await owned_site(op, params.tenant_id, params.site_id)
+    await op.authorize(Action.SITES_MANAGE, site_resource(params.tenant_id, params.site_id), params.tenant_id)
     async with op.database.transaction() as tx:
-        before = await sites.lock(tx, given.tenant_id, found.id)
+        before = await sites.lock(tx, params.tenant_id, found.id)
         if before.deleted_at is not None:
             await journal.audit(tx, op.take_audit())
             return before
-        _check_revision(before, value_of(given.expected_revision))
+        _check_revision(before, value_of(params.expected_revision))
         row = await sites.delete(tx, before)
         revoked = await site_tokens.revoke_all(tx, row.tenant_id, row.id)
         ended = await leases.end_of_site(tx, row.tenant_id, row.id)
@@ -131,7 +133,7 @@ async def delete_site(op: Op, given: DeleteSiteInput) -> SiteRow:
 
 async def visible_site(op: Op, tenant_id: str, site_id: str) -> SiteRow:
     """The site as ``tenant_id`` sees it. Raises NOT_FOUND."""
-    row = await op.services.sites.load(await op.view(tenant_id), site_id)
+    row = await op.access.sites.load(await op.view(tenant_id), site_id)
     if row is None:
         raise not_found()
     return row
@@ -213,21 +215,21 @@ async def _record(tx: Transaction, op: Op, event_type: str, row: SiteRow) -> Non
     await journal.record(tx, op.take_audit(), event)
 
 
-def _query(given: ListSitesInput) -> SiteQuery:
+def _query(params: ListSitesInput) -> SiteQuery:
     query = SiteQuery()
-    if (wanted := given.filter) is not None:
-        label = value_of(wanted.label)
+    if (conditions := params.filter) is not None:
+        label = value_of(conditions.label)
         query = query._replace(
-            kinds=value_of(wanted.kinds),
-            region=value_of(wanted.region),
-            name_contains=value_of(wanted.name_contains),
+            kinds=value_of(conditions.kinds),
+            region=value_of(conditions.region),
+            name_contains=value_of(conditions.name_contains),
             label_key=None if label is None else label.key,
             label_value=None if label is None else value_of(label.value),
-            include_deleted=wanted.include_deleted,
+            include_deleted=conditions.include_deleted,
         )
-    if given.order_by is not None:
+    if params.order_by is not None:
         query = query._replace(
-            sort=SiteSort(given.order_by.field), descending=given.order_by.direction is SortDirection.DESC
+            sort=SiteSort(params.order_by.field), descending=params.order_by.direction is SortDirection.DESC
         )
     return query
 

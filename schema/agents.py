@@ -10,15 +10,15 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from pydantic import AfterValidator, AliasChoices, Field, GetPydanticSchema
 from pydantic_core import core_schema
 
-from models.agents import AgentRow
+from engine.plain import InstancesOf
 from models.errors import not_found
+from models.fleet.agents import AgentRow
+from models.fleet.site_tokens import SiteTokenRow
+from models.fleet.sites import SiteRow
 from models.ids import AGENT_ID_PATTERN
 from models.sensitive import BearerToken
-from models.site_tokens import SiteTokenRow
-from models.sites import SiteRow
-from schema.context import Info
+from schema.info import Info
 from schema.inputs import DEFAULT_FIRST, Cursor, First, Input, Name, SiteId, TenantId, TokenId
-from schema.plain import InstancesOf
 from schema.relay import Node
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from typing import Any
 
 import strawberry
 
+from models.access.iam import Role
 from models.errors import DEFAULT_DETAIL, ErrorCode
-from models.iam import Role
-from models.journal import Decision
-from models.secrets import SecretScope
-from models.site_tokens import JoinTokenRole, JoinTokenState
-from models.sites import SiteKind, SiteSort
+from models.fleet.site_tokens import JoinTokenRole, JoinTokenState
+from models.fleet.sites import SiteKind, SiteSort
+from models.journal.journal import Decision
+from models.secrets.references import SecretScope
 
 
 def _enum(python: type[Enum], description: str, *, name: str | None = None, **values: str) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import strawberry
 from pydantic import Field
 
-from models.grants import REFERENCE_PATTERN
+from models.secrets.references import REFERENCE_PATTERN
 from schema.enums import SecretScope
 from schema.inputs import DEFAULT_FIRST, Cursor, First, Input, SiteId, TenantId
 

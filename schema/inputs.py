@@ -4,7 +4,6 @@ A constraint is declared once, in ``Field``. It validates both doors, stands in 
 in the GraphQL description of the field.
 """
 
-import re
 from itertools import islice
 from types import UnionType
 from typing import Annotated, Any, Self, TypeVar, Union, get_args, get_origin
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
+from engine.errors import MAX_FAULTS, printable_name
 from models.errors import ApiError, ErrorCode, FieldFault
 from models.ids import IDEMPOTENCY_KEY_PATTERN, SITE_ID_PATTERN, TENANT_ID_PATTERN, TOKEN_ID_PATTERN
 
@@ -22,18 +22,6 @@ T = TypeVar("T")
 
 MAX_FIRST = 200
 DEFAULT_FIRST = 50
-
-MAX_FAULTS = 100
-"""Faults that one error names at most: a long list of bad items must not make a longer answer."""
-
-_NAME = re.compile(r"[_A-Za-z][_0-9A-Za-z]{0,63}")
-
-
-def told_name(name: str) -> str:
-    """The name of an unknown member as an error may tell it: what no field could be called may be a value in the wrong
-    place.
-    """
-    return name if _NAME.fullmatch(name) else "*"
 
 
 class Input(BaseModel):
@@ -156,7 +144,7 @@ def _faults(error: ValidationError) -> list[FieldFault]:
         *inside, last = fault["loc"] or ("",)
         unknown = fault["type"] == "extra_forbidden"
         parts = [to_camel(part) if isinstance(part, str) else str(part) for part in inside]
-        parts.append(told_name(str(last)) if unknown else to_camel(str(last)))
+        parts.append(printable_name(str(last)) if unknown else to_camel(str(last)))
         path = ".".join(parts)
         words = _MESSAGES.get(fault["type"])
         if words is None:

@@ -6,11 +6,11 @@ from typing import Annotated
 import strawberry
 from pydantic import Field
 
-from models.agents import AgentRow
-from models.leases import LeaseRow, TermRow
-from models.projection import view_of
+from models.access.projection import view_of
+from models.fleet.agents import AgentRow
+from models.fleet.leases import LeaseRow, TermRow
 from schema.agents import Epoch, SiteAgent
-from schema.context import Info
+from schema.info import Info
 from schema.inputs import Input, Name, check_page
 
 DEFAULT_TERMS = 20
@@ -48,7 +48,7 @@ class BootLease:
         if self.holder_agent_id is None:
             return None
         view = view_of(info.context.actor, self.tenant_id)
-        if view is None or (view.site_ids is not None and self.site_id not in view.site_ids):
+        if view is None or not view.reaches(self.site_id):
             return None
         return await info.context.loaders.agent.load(self.holder_agent_id)
 

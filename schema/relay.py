@@ -4,9 +4,9 @@ from typing import Generic, TypeVar
 
 import strawberry
 
-from models.pages import ALL, Asked, Page
+from engine.fields import Selected, derived
+from models.pages import ALL, Page, PageSelection
 from models.pages import Edge as PageEdge
-from schema.plain import Selected, derived
 
 T = TypeVar("T")
 
@@ -60,12 +60,12 @@ class Connection(Generic[T]):
         return await self.total()
 
 
-def asked_of(selected: Selected | None, type_name: str) -> Asked:
+def selection_of(selected: Selected | None, type_name: str) -> PageSelection:
     """What a field that answers a connection of that type has to read; None: it is not known what is selected of it."""
     if selected is None:
         return ALL
     edge, info = selected.members(f"{type_name}Edge"), selected.members("PageInfo")
-    return Asked(
+    return PageSelection(
         selected.members(type_name),
         cursors=edge is None or info is None or not info.isdisjoint({"start_cursor", "end_cursor"}),
         more=info is None or "has_next_page" in info,

@@ -8,12 +8,11 @@ from graphql import GraphQLError
 from pydantic_core import PydanticCustomError
 from strawberry.types.scalar import ScalarDefinition
 
+from engine.leaves import format_datetime
 from models.sensitive import SecretValue
 
-
-def format_datetime(value: datetime) -> str:
-    """``value`` as RFC 3339 in UTC, with ``Z`` and as many digits as it has: what orjson writes too."""
-    return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+DATETIME_EXPECTATION = "must be an RFC 3339 time with an offset, such as 2026-01-31T12:00:00Z"
+SECRET_EXPECTATION = "must be a string of 1 to 65536 bytes of UTF-8"  # noqa: S105 - words about secrets
 
 
 def parse_datetime(value: object) -> datetime:
@@ -24,7 +23,7 @@ def parse_datetime(value: object) -> datetime:
             return parsed.astimezone(UTC)
     except (ValueError, OverflowError):  # no time, or one that in UTC is outside of the calendar
         pass
-    raise GraphQLError("must be an RFC 3339 time with an offset, such as 2026-01-31T12:00:00Z")
+    raise GraphQLError(DATETIME_EXPECTATION)
 
 
 def _parse_secret(value: object) -> SecretValue:

@@ -6,7 +6,7 @@ from typing import Annotated
 import strawberry
 from pydantic import Field
 
-from models.secrets import NAME_PATTERN
+from models.secrets.references import NAME_PATTERN
 from models.sensitive import SecretValue
 from schema.enums import SecretScope
 from schema.inputs import DEFAULT_FIRST, Cursor, First, IdempotencyKey, Input, TenantId

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import strawberry
 from pydantic import AfterValidator, Field
 
-from models import agents
-from models.agents import AgentQuery, AgentRow
+from engine.plain import InstancesOf
+from models.access.projection import view_of
 from models.errors import not_found
+from models.fleet import agents
+from models.fleet.agents import AgentQuery, AgentRow
+from models.fleet.site_tokens import SiteTokenRow
+from models.fleet.sites import SiteRow
 from models.pages import Page, empty_page
-from models.projection import view_of
-from models.site_tokens import SiteTokenRow
-from models.sites import SiteRow
 from schema.agents import SiteAgent
-from schema.context import Info
 from schema.enums import JoinTokenRole, JoinTokenState
+from schema.info import Info
 from schema.inputs import (
     DEFAULT_FIRST,
     Cursor,
@@ -28,7 +29,6 @@ from schema.inputs import (
     TokenId,
     check_page,
 )
-from schema.plain import InstancesOf
 from schema.relay import Connection, Node
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class SiteToken(Node):
             return await context.loaders.newest_agents(bounds.first).load((self.tenant_id, self.id))
         query = AgentQuery(token_id=self.id)
         return await agents.page(
-            context.services.database, view, self.tenant_id, query, first=bounds.first, after=bounds.after
+            context.services.access.database, view, self.tenant_id, query, first=bounds.first, after=bounds.after
         )
 
 

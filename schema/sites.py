@@ -7,14 +7,16 @@ from typing import Annotated, ClassVar
 import strawberry
 from pydantic import AfterValidator, AliasChoices, Field
 
-from models import site_tokens
-from models.leases import LeaseRow
+from engine.fields import Selected, together
+from engine.plain import InstancesOf
+from models.access.projection import view_of
+from models.fleet import site_tokens
+from models.fleet.leases import LeaseRow
+from models.fleet.site_tokens import SiteTokenQuery, SiteTokenRow
+from models.fleet.sites import DEFAULT_BOOT_LEASE_TTL_SECONDS, SiteRow
 from models.pages import ALL, Page, empty_page
-from models.projection import view_of
-from models.site_tokens import SiteTokenQuery, SiteTokenRow
-from models.sites import DEFAULT_BOOT_LEASE_TTL_SECONDS, SiteRow
-from schema.context import Info, RequestContext
 from schema.enums import SiteKind, SiteSort, SortDirection
+from schema.info import Info
 from schema.inputs import (
     DEFAULT_FIRST,
     Cursor,
@@ -30,9 +32,9 @@ from schema.inputs import (
     check_page,
 )
 from schema.leases import BootLease
-from schema.plain import InstancesOf, Selected, together
-from schema.relay import Connection, Node, asked_of
+from schema.relay import Connection, Node, selection_of
 from schema.site_tokens import SiteToken
+from services.requests import RequestContext
 
 MAX_LABELS = 64
 
@@ -59,7 +61,7 @@ async def _newest_tokens(
         raise LookupError("a cursor is of one list")
     seen = {tenant_id for tenant_id in {row.tenant_id for row in rows} if view_of(context.actor, tenant_id) is not None}
     keys = [(row.tenant_id, row.id) for row in rows if row.tenant_id in seen]
-    loader = context.loaders.newest_tokens(bounds.first, asked_of(selected, "SiteToken"))
+    loader = context.loaders.newest_tokens(bounds.first, selection_of(selected, "SiteToken"))
     pages = iter(await loader.load_many(keys))
     return [next(pages) if row.tenant_id in seen else empty_page() for row in rows]
 
@@ -109,7 +111,7 @@ class Site(Node):
             return await context.loaders.newest_tokens(bounds.first, ALL).load((self.tenant_id, self.id))
         query = SiteTokenQuery(self.id)
         return await site_tokens.page(
-            context.services.database, view, self.tenant_id, query, first=bounds.first, after=bounds.after
+            context.services.access.database, view, self.tenant_id, query, first=bounds.first, after=bounds.after
         )
 
     @strawberry.field(description="Who may boot its machines, now and before.", graphql_type=BootLease)

@@ -51,7 +51,7 @@ async def open_browser() -> AsyncIterator[Browser]:
 
 
 @dataclass
-class Visit:
+class AnonymousRequest:
     """One person's browser: tabs that share storage, and what they asked for and told meanwhile."""
 
     world: World
@@ -94,11 +94,11 @@ class Visit:
 
 
 @asynccontextmanager
-async def visit(browser: Browser, world: World, *, issuer: str | None = None, **options: Any) -> AsyncIterator[Visit]:
+async def visit(browser: Browser, world: World, *, issuer: str | None = None, **options: Any) -> AsyncIterator[AnonymousRequest]:
     """Somebody's visit. Asserts at its end that no request left the origin and that nothing went wrong unseen."""
     context = await browser.new_context(**({"viewport": {"width": 1200, "height": 800}} | options))
     context.set_default_timeout(8000)
-    made = Visit(world, context, issuer=issuer)
+    made = AnonymousRequest(world, context, issuer=issuer)
     context.on("request", made.remember)
     context.on("console", made.hear)
     try:

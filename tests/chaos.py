@@ -28,9 +28,10 @@ from agent.clock import SystemClock
 from agent.join import join
 from agent.runner import Runner
 from agent.state import StateDir
-from models import bootstrap, keyfiles, migrate
-from models.db import Database
-from models.embedded import EmbeddedPostgres
+from database import migrate
+from database.embedded import EmbeddedPostgres
+from database.pool import Database
+from services import bootstrap, keyfiles
 
 TTL_SECONDS = 5
 ROOT = Path(__file__).parent.parent

@@ -10,8 +10,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from models.embedded import EmbeddedPostgres
-from models.migrate import upgrade
+from database.embedded import EmbeddedPostgres
+from database.migrate import upgrade
 from tests.world import World, make_world
 
 TEMPLATE = "template_bc"

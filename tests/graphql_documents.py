@@ -40,7 +40,7 @@ from graphql import (
 from graphql.pyutils import Undefined, is_awaitable
 from hypothesis import strategies as st
 
-from schema.compiler import compile_operation
+from engine.compiler import compile_operation
 
 MAX_DEPTH = 4
 DOCUMENTS = 10_000
@@ -468,8 +468,8 @@ def own_schema() -> tuple[GraphQLSchema, Callable[[int], Any]]:
 
 def served_schema() -> tuple[GraphQLSchema, Callable[[int], Any]]:
     """The schema that is served, over fake data. For a process of its own: it replaces the schema's resolvers."""
-    from models.site_tokens import SiteTokenRow
-    from models.sites import SiteRow
+    from models.fleet.site_tokens import SiteTokenRow
+    from models.fleet.sites import SiteRow
     from resolvers.root import schema
     from tests.graphql_fakes import FakeContext, Fakes
 

@@ -18,7 +18,7 @@ from graphql import (
     is_introspection_type,
 )
 
-from schema.plain import plain_member
+from engine.fields import plain_member
 
 MAX_MEMBERS_DEPTH = 4
 """How deep rows hold rows."""

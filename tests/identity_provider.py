@@ -13,8 +13,9 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
 from agent.keys import _REGISTRY as _EDDSA
-from models import bootstrap, oidc
-from models.iam import Role, tenant_resource
+from models.access.iam import Role, tenant_resource
+from services import bootstrap
+from services.identity import oidc
 from tests.world import World
 
 AUDIENCE = "better-compute-api"

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from models.pages import Wrappers
+from models.pages import WrappedList
 
 
 class ThingRow(NamedTuple):
@@ -81,7 +81,7 @@ class JoinedRow(NamedTuple):
 class WrappedRow:
     """A page whose edges need not be made."""
 
-    edges = Wrappers(lambda self: [EdgeRow(row, self) for row in self.nodes], of="nodes", inner="node")
+    edges = WrappedList(lambda self: [EdgeRow(row, self) for row in self.nodes], of="nodes", inner="node")
 
     def __init__(self, nodes: Any) -> None:
         self.nodes = self.rows = nodes

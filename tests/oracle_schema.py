@@ -17,8 +17,9 @@ from strawberry.dataloader import DataLoader
 from strawberry.scalars import JSON
 from strawberry.schema.config import StrawberryConfig
 
-from models.pages import Asked
-from schema.plain import InstancesOf, derived, member, together
+from engine.plain import InstancesOf, member
+from engine.fields import derived, together
+from models.pages import PageSelection
 from schema.scalars import SCALARS
 from tests.graphql_fakes import Later, Many, odd
 from tests.oracle_rows import EdgeRow, JoinedRow, PageRow, PersonRow, ThingRow, WrappedRow
@@ -188,7 +189,7 @@ async def _joined(rows: Any, context: World, selected: Any, first: int = 2) -> A
     members = selected.members("Thing")
     if members is None:
         return pages
-    narrow = Asked(members).rows(ThingRow, always="id", key=())
+    narrow = PageSelection(members).rows(ThingRow, always="id", key=())
     return [_pruned(page, narrow) for page in pages]
 
 

@@ -18,10 +18,10 @@ from typing import Any, cast
 import asyncpg
 import httpx
 
-from models import bootstrap, keyfiles
-from models.db import Database
-from models.embedded import EmbeddedPostgres
-from schema.context import Services
+from database.embedded import EmbeddedPostgres
+from database.pool import Database
+from services import bootstrap, keyfiles
+from services.parts import Services
 from settings import Settings
 from tests.world import World
 

@@ -17,7 +17,7 @@ from graphql import (
     is_required_input_field,
 )
 
-from resolvers import openapi
+from doors import openapi
 from resolvers.root import schema as strawberry_schema
 
 SDL: GraphQLSchema = build_schema(strawberry_schema.as_str())

@@ -11,8 +11,8 @@ from typing import Any, get_args
 import asyncpg
 from playwright.async_api import Browser, expect
 
-from models.embedded import EmbeddedPostgres
-from models.migrate import upgrade
+from database.embedded import EmbeddedPostgres
+from database.migrate import upgrade
 from tests import browser_support as support
 from tests.agent_world import join, mint
 from tests.browser_support import Scheme, dialog

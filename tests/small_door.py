@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 import structlog
 import uvicorn
 
-import logs
+from services import logs
 from settings import Settings
 from tests.small_schema import KEY, Door
 

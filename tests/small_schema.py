@@ -15,15 +15,15 @@ from starlette.responses import HTMLResponse
 from strawberry.schema.config import StrawberryConfig
 from strawberry.types import Info
 
-from logs import RequestLog
+from doors.graphql_http import GraphQLEndpoint
+from doors.http import Deadline
+from engine.engine import Answer, Engine
+from engine.limits import Limits
 from models.errors import ApiError, ErrorCode, FieldFault, not_found
 from models.sensitive import BearerToken, SecretValue
-from schema.engine import Answer, Engine
-from schema.graphql_http import GraphQLEndpoint
-from schema.http import Deadline
 from schema.inputs import Input
-from schema.limits import Limits
 from schema.scalars import SCALARS
+from services.logs import RequestLog
 
 SENTINEL = "sentinel-6f1d0c9a"
 """Stands in every secret value of these tests, and must stand in no answer and no log."""

@@ -235,7 +235,7 @@ async def test_last_seen_follows_in_a_moment(world: World) -> None:
 
 async def test_used_jwts_are_forgotten_when_they_are_too_old(world: World) -> None:
     """What would be refused for its age need not be kept; what would not is."""
-    from models.agent_auth import forget_used
+    from models.fleet.agent_jwts import forget_used
 
     agent = await join(world)
     token = agent.jwt()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 
-from models import keyfiles
-from models.secret_store import SUITE, binding
+from services import keyfiles
+from services.secret_stores.local import SUITE, binding
 from tests.world import World
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from graphql import Source
 
-from models.pages import Asked, Page
-from models.sites import SiteRow
+from models.fleet.sites import SiteRow
+from models.pages import PageSelection, Page
 from tests.world import World, run_server
 
 pytestmark = pytest.mark.anyio
@@ -49,7 +49,7 @@ MORE += ["pageInfo { hasNextPage endCursor }"]
 
 def test_what_was_not_read_is_an_error_and_no_null() -> None:
     """Of a page whose asker says too little, nothing is told that is not so."""
-    asked = Asked(frozenset({"name", "labels"}), cursors=False, more=False)
+    asked = PageSelection(frozenset({"name", "labels"}), cursors=False, more=False)
     narrow = asked.rows(SiteRow, always="id", key=("name", "id"))
     row = narrow._make(["site_1", "Berlin", []])
     assert isinstance(row, SiteRow)

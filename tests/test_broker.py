@@ -8,12 +8,13 @@ import httpx
 import pytest
 
 from agent.errors import CommandError
-from models import keyfiles
-from models.db import Database, plain_url
-from resolvers.agent_door import AGENT_METHODS
-from resolvers.openapi import document
+from database.pool import Database
+from database.connection import plain_url
+from doors.openapi import document
+from resolvers.agent_operations import AGENT_OPERATIONS
 from resolvers.registry import OPERATIONS
 from resolvers.root import schema
+from services import keyfiles
 from tests.agent_world import ADMINS, NOT_FOUND, UNAUTHENTICATED, Joined, enroll, events, join, mint
 from tests.doors import Door, both_doors
 from tests.world import World
@@ -320,5 +321,5 @@ def test_no_door_has_a_value_in_its_answers() -> None:
     assert "SealedSecret" in answers
     members = document()["components"]["schemas"]["SealedSecret"]["properties"]
     assert set(members) == {"reference", "version", "sealed"}
-    assert [method.name for method in AGENT_METHODS if method.name.startswith("broker")] == ["broker.read"]
+    assert [method.name for method in AGENT_OPERATIONS if method.name.startswith("broker")] == ["broker.read"]
     assert not [operation.name for operation in OPERATIONS if "read" in operation.name.lower()]

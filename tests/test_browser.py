@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from models import keyring
-from models.embedded import EmbeddedPostgres
+from database.embedded import EmbeddedPostgres
+from services.identity import keyring
 from tests import agent_world
 from tests import browser_support as support
-from tests.browser_support import Visit, dialog, traces
+from tests.browser_support import AnonymousRequest, dialog, traces
 from tests.outside import new_database
 from tests.world import World, make_world
 
@@ -45,7 +45,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 @pytest.fixture
-async def visit(browser: Browser, served: World) -> AsyncIterator[Visit]:
+async def visit(browser: Browser, served: World) -> AsyncIterator[AnonymousRequest]:
     """A visit that ends with the question whether anything left the origin or broke the content policy."""
     async with support.visit(browser, served, permissions=["clipboard-read", "clipboard-write"]) as made:
         yield made
@@ -77,7 +77,7 @@ async def new_caller(world: World) -> str:
         return (await keyring.add_key(tx, "acme", identity)).reveal()
 
 
-async def test_a_wrong_key_is_told_and_a_right_one_opens_the_sites(visit: Visit) -> None:
+async def test_a_wrong_key_is_told_and_a_right_one_opens_the_sites(visit: AnonymousRequest) -> None:
     page = await visit.tab()
     await support.sign_in(page, "bck_" + "0" * 26 + ".nonsense")
     await expect(page.get_by_role("alert")).to_contain_text("unauthenticated")
@@ -106,7 +106,7 @@ async def test_the_first_load_is_small_and_soon_ready(browser: Browser, served: 
     assert min(painted) < 1000
 
 
-async def test_signing_out_leaves_no_key_behind(visit: Visit) -> None:
+async def test_signing_out_leaves_no_key_behind(visit: AnonymousRequest) -> None:
     page = await visit.signed_in("acme-admin")
     key = visit.world.keys["acme-admin"]
     assert set(await traces(page, key)) <= {"heap"}
@@ -115,7 +115,7 @@ async def test_signing_out_leaves_no_key_behind(visit: Visit) -> None:
     assert set(await traces(page, key)) <= {"heap"}
 
 
-async def test_a_token_is_minted_shown_once_copied_and_forgotten(visit: Visit) -> None:
+async def test_a_token_is_minted_shown_once_copied_and_forgotten(visit: AnonymousRequest) -> None:
     page = await visit.signed_in("acme-admin", await site_path(visit.world, "Acme Berlin"))
     bearer = await mint(page)
     assert await traces(page, bearer) == ["dom", "heap"]  # the question finds what is there
@@ -129,7 +129,7 @@ async def test_a_token_is_minted_shown_once_copied_and_forgotten(visit: Visit) -
     assert bearer.split(".")[0].removeprefix("bcjt_") in enrolled.text
 
 
-async def test_leaving_an_uncopied_token_warns(visit: Visit) -> None:
+async def test_leaving_an_uncopied_token_warns(visit: AnonymousRequest) -> None:
     """Closing the dialog asks first, and so does the browser when the page is left."""
     page = await visit.signed_in("acme-admin", await site_path(visit.world, "Acme Berlin"))
     bearer = await mint(page)
@@ -149,7 +149,7 @@ async def test_leaving_an_uncopied_token_warns(visit: Visit) -> None:
     assert await traces(page, bearer) == []
 
 
-async def test_a_token_minted_in_one_tab_appears_and_is_revoked_in_the_other_within_a_second(visit: Visit) -> None:
+async def test_a_token_minted_in_one_tab_appears_and_is_revoked_in_the_other_within_a_second(visit: AnonymousRequest) -> None:
     path = await site_path(visit.world, "Acme Dublin")
     first, second = await visit.signed_in("acme-admin", path), await visit.signed_in("acme-admin", path)
     await expect(second.get_by_role("button", name="Mint token")).to_be_visible()
@@ -163,7 +163,7 @@ async def test_a_token_minted_in_one_tab_appears_and_is_revoked_in_the_other_wit
     await expect(first.locator(ROW)).to_contain_text("revoked", timeout=1000)
 
 
-async def test_a_revocation_tells_whom_it_hits_and_the_lease_has_a_history(visit: Visit) -> None:
+async def test_a_revocation_tells_whom_it_hits_and_the_lease_has_a_history(visit: AnonymousRequest) -> None:
     """Agents come, take the lease in turn, and go with their token, all before the eyes of an open page."""
     site = "Acme Dublin"
     page = await visit.signed_in("acme-admin", await site_path(visit.world, site))
@@ -187,7 +187,7 @@ async def test_a_revocation_tells_whom_it_hits_and_the_lease_has_a_history(visit
     await expect(lease).to_contain_text("the agent was revoked")
 
 
-async def test_a_secret_goes_in_and_is_nowhere_afterwards(visit: Visit) -> None:
+async def test_a_secret_goes_in_and_is_nowhere_afterwards(visit: AnonymousRequest) -> None:
     page = await visit.signed_in("acme-admin", "/#/secrets")
     await page.get_by_role("button", name="Put secret").click()
     await dialog(page).get_by_label("Name").fill("bmc/rack-9")
@@ -202,7 +202,7 @@ async def test_a_secret_goes_in_and_is_nowhere_afterwards(visit: Visit) -> None:
     assert await traces(page, SECRET) == []
 
 
-async def test_a_token_is_bound_to_networks(visit: Visit) -> None:
+async def test_a_token_is_bound_to_networks(visit: AnonymousRequest) -> None:
     """One a line; a bad one is told at its field; those of a token stand beside it."""
     page = await visit.signed_in("globex-admin", await site_path(visit.world, "Globex Osaka"))
     await page.get_by_role("button", name="Mint token").click()
@@ -219,7 +219,7 @@ async def test_a_token_is_bound_to_networks(visit: Visit) -> None:
     assert listed.json()["items"][0]["allowedCidrs"] == ["10.1.0.0/16", "192.0.2.0/24"]
 
 
-async def test_an_agent_is_revoked_alone(visit: Visit) -> None:
+async def test_an_agent_is_revoked_alone(visit: AnonymousRequest) -> None:
     """By its own button; the others of its token go on."""
     site = "Globex Osaka"
     _, bearer = await agent_world.mint(visit.world, site, max_uses=2)
@@ -236,7 +236,7 @@ async def test_an_agent_is_revoked_alone(visit: Visit) -> None:
     await second.ok(visit.world, "compute/siteAgents/self")
 
 
-async def test_a_secret_is_granted_to_a_site_and_taken_back(visit: Visit) -> None:
+async def test_a_secret_is_granted_to_a_site_and_taken_back(visit: AnonymousRequest) -> None:
     """On a site that is dedicated to the tenant, too; what does not exist is told."""
     for name in ("bmc/grant-1", "bmc/grant-2"):
         given = {"tenantId": "acme", "name": name, "value": "v"}
@@ -264,7 +264,7 @@ async def test_a_secret_is_granted_to_a_site_and_taken_back(visit: Visit) -> Non
     await expect(shared.locator("[aria-labelledby=grants]")).to_have_count(0)
 
 
-async def test_a_site_is_made_changed_and_deleted(visit: Visit) -> None:
+async def test_a_site_is_made_changed_and_deleted(visit: AnonymousRequest) -> None:
     page = await visit.signed_in("acme-admin")
     await page.get_by_role("button", name="New site").click()
     await dialog(page).get_by_label("Name").fill("Acme Oslo")
@@ -285,7 +285,7 @@ async def test_a_site_is_made_changed_and_deleted(visit: Visit) -> None:
     await expect(page.get_by_role("link", name=re.compile("Bergen|Oslo"))).to_have_count(0)
 
 
-async def test_a_viewer_is_offered_nothing_that_would_be_refused(visit: Visit) -> None:
+async def test_a_viewer_is_offered_nothing_that_would_be_refused(visit: AnonymousRequest) -> None:
     offers = re.compile(r"^(New|Mint|Edit|Delete|Revoke|Put|Grant)\b")
     page = await visit.signed_in("acme-viewer")
     for path, there in (
@@ -299,7 +299,7 @@ async def test_a_viewer_is_offered_nothing_that_would_be_refused(visit: Visit) -
         await expect(page.get_by_role("button", name=offers)).to_have_count(0)
 
 
-async def test_a_key_revoked_meanwhile_is_told(visit: Visit) -> None:
+async def test_a_key_revoked_meanwhile_is_told(visit: AnonymousRequest) -> None:
     key = await new_caller(visit.world)
     page = await visit.tab()
     follows = asyncio.Event()
@@ -319,7 +319,7 @@ async def test_a_key_revoked_meanwhile_is_told(visit: Visit) -> None:
     await expect(page.get_by_role("button", name="Sign out")).to_be_visible()
 
 
-async def test_sites_are_searched_and_paged(visit: Visit) -> None:
+async def test_sites_are_searched_and_paged(visit: AnonymousRequest) -> None:
     for number in range(25):
         given = {"tenantId": "globex", "kind": "CUSTOM", "name": f"Hall {number:02}", "region": "eu-west"}
         made = await visit.world.graphql("globex-admin", CREATE_SITE, input=given | {"idempotencyKey": f"h{number}"})
@@ -337,7 +337,7 @@ async def test_sites_are_searched_and_paged(visit: Visit) -> None:
     await expect(page.locator("main")).to_contain_text("No site matches")
 
 
-async def test_graphiql_explores_and_runs_operations(visit: Visit) -> None:
+async def test_graphiql_explores_and_runs_operations(visit: AnonymousRequest) -> None:
     page = await visit.tab("/graphql")
     await page.get_by_label("API key").fill(visit.world.keys["acme-admin"])
     await page.get_by_role("button", name="Use").click()
@@ -353,7 +353,7 @@ async def test_graphiql_explores_and_runs_operations(visit: Visit) -> None:
     assert set(await traces(page, visit.world.keys["acme-admin"])) <= {"heap"}
 
 
-async def test_graphiql_puts_an_editor_away_without_a_word(visit: Visit) -> None:
+async def test_graphiql_puts_an_editor_away_without_a_word(visit: AnonymousRequest) -> None:
     """Another key makes all editors anew; what the old ones still did is cancelled, which is not told as an error."""
     page = await visit.tab("/graphql")
     await expect(page.get_by_role("region", name="Operation Editor")).to_contain_text("Viewer")

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Error, Page, Response, Route, expect
 
-from models import oidc
+from services.identity import oidc
 from tests import browser_support as support
-from tests.browser_support import CONSOLE, Visit, traces
+from tests.browser_support import CONSOLE, AnonymousRequest, traces
 from tests.identity_provider import AUDIENCE, enlist
 from tests.world import World, make_world
 
@@ -49,7 +49,7 @@ async def issuer(*, seconds: int = 300, once: bool = False) -> AsyncIterator[str
 class Login:
     """Somebody at the console's sign-in page."""
 
-    def __init__(self, visit: Visit, page: Page, url: str) -> None:
+    def __init__(self, visit: AnonymousRequest, page: Page, url: str) -> None:
         self.visit = visit
         self.page = page
         self.button = page.get_by_role("button", name=f"Sign in with {url.removeprefix('http://')}", exact=True)

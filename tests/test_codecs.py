@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import asyncpg
 import pytest
 
-from models.db import Database
+from database.pool import Database
 
 pytestmark = pytest.mark.anyio
 

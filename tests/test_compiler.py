@@ -13,8 +13,8 @@ from graphql import ExecutionResult, build_schema, execute, get_variable_values,
 from hypothesis import HealthCheck, given, settings
 from strawberry.schema.config import StrawberryConfig
 
-from schema.compiler import MAX_PLANS, CompiledOperation, compile_operation
-from schema.plain import member
+from engine.compiler import MAX_PLANS, CompiledOperation, compile_operation
+from engine.plain import member
 from tests.graphql_documents import (
     DOCUMENTS,
     SCHEMAS,

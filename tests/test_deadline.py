@@ -7,8 +7,8 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
+from doors.http import Deadline
 from models.errors import ApiError, ErrorCode
-from schema.http import Deadline
 
 pytestmark = pytest.mark.anyio
 

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as fuzz_settings
 from hypothesis import strategies as st
 
-from models.embedded import EmbeddedPostgres
+from database.embedded import EmbeddedPostgres
+from engine.engine import Engine
+from engine.limits import Limits
 from resolvers.root import schema
-from schema.engine import Engine
-from schema.limits import Limits
 from settings import Settings
 from tests.outside import JSON, new_database, request, send
 from tests.places import OPENAPI, SDL, graphql_places

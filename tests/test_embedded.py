@@ -17,7 +17,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from models.embedded import EmbeddedPostgres, EmbeddedPostgresError, packaged_binaries
+from database.embedded import EmbeddedPostgres, EmbeddedPostgresError, packaged_binaries
 
 ROOT = Path(__file__).parent.parent
 

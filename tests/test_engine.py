@@ -10,9 +10,9 @@ import pytest
 import structlog
 from graphql import StringValueNode
 
-from schema import engine as engine_module
-from schema.engine import Answer
-from schema.limits import Limits
+from engine import engine as engine_module
+from engine.engine import Answer
+from engine.limits import Limits
 from tests.small_schema import SENTINEL, Context, ask, codes_of, fields_of, small_engine
 
 pytestmark = pytest.mark.anyio

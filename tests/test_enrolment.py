@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from agent.keys import AgentKeys, public_jwk
+from doors.http import client_address, fields_of
 from models import ids
-from models.hashing import HASHES
-from models.redemption import REDEMPTIONS
-from schema.http import client_address, fields_of
+from services.redemption import REDEMPTIONS
+from services.hashing import HASHES
 from settings import Settings
 from tests.agent_world import UNAUTHENTICATED, application, enroll, events, join, mint, second_server
 from tests.test_redemption import own_clock

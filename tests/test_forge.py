@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from models.errors import ApiError, ErrorCode
-from models.hashing import HASHES, Hasher, Pepper
+from services.forge import Forge
 from models.sensitive import HashedToken
-from models.site_tokens import Forge
+from services.hashing import HASHES, Hasher, Pepper
 from settings import Settings
 from tests.world import FAST_HASH
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from schema.graphql_http import preferred
+from doors.graphql_http import preferred
 from tests.small_door import AUTHORIZATION, GOOD, PLAIN_JSON, PUT, RESPONSE_JSON, listening, post, raw, server_log
 from tests.small_schema import KEY, SENTINEL, Door, codes_of, fields_of
 from tests.world import make_world

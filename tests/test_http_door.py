@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.keys import AgentKeys, public_jwk
-from models.embedded import EmbeddedPostgres
+from database.embedded import EmbeddedPostgres
 from models.errors import HTTP_STATUS, ErrorCode
 from tests.outside import JSON, new_database, request, send
 from tests.places import OPENAPI, http_body, http_places

@@ -7,11 +7,21 @@ from typing import Any
 import pytest
 
 import app
-from models import keyring
-from models.iam import FLEET, ROLE_ACTIONS, Action, Actor, Binding, Role, parse_resource, site_resource, tenant_resource
+from models.access.iam import (
+    FLEET,
+    ROLE_ACTIONS,
+    Action,
+    Actor,
+    Binding,
+    Role,
+    parse_resource,
+    site_resource,
+    tenant_resource,
+)
 from models.ids import ALPHABET, new_id, new_secret
-from models.keyring import Keyring
 from models.sensitive import BearerToken
+from services.identity import keyring
+from services.identity.keyring import Keyring
 from tests.doors import HTTP, REQUEST_ID, Door, both_doors
 from tests.world import World, make_world
 

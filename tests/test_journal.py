@@ -15,11 +15,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from models import journal
-from models.db import Database, Transaction
-from models.journal import Delivery, Event
-from models.listener import listen
-from models.relay import Relay
+from database.listener import listen
+from database.pool import Database, Transaction
+from models.journal import journal
+from models.journal.outbox import Delivery
+from models.journal.journal import Event
+from services.relay import Relay
 from tests.doors import REQUEST_ID, Door, both_doors
 from tests.outside import served
 from tests.world import World, make_world

@@ -13,18 +13,19 @@ from typing import Any
 import httpx
 import pytest
 
+from database.embedded import EmbeddedPostgres, packaged_binaries
 from models import ids
-from models.agents import AgentDraft
-from models.embedded import EmbeddedPostgres, packaged_binaries
-from models.hashing import Hasher, Pepper
-from models.keyfiles import BrokerPublicKey
-from models.secret_store import LocalStore
+from models.fleet.agents import AgentDraft
+from services.forge import Minted
+from models.fleet.site_tokens import SiteTokenRow
 from models.sensitive import BearerToken, HashedToken, SecretValue
-from models.site_tokens import Minted, SiteTokenRow
 from resolvers.site_tokens import MintedSiteToken
 from schema.agents import EnrollInput
-from schema.context import RequestContext
 from schema.secrets import PutSecretInput
+from services.hashing import Hasher, Pepper
+from services.keyfiles import BrokerPublicKey
+from services.requests import RequestContext
+from services.secret_stores.local import LocalStore
 from settings import Settings
 from tests.outside import JSON, Served, new_database, request, send, served
 from tests.places import graphql_places, http_places

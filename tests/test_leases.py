@@ -12,9 +12,10 @@ import pytest
 from sqlalchemy import Text, any_, bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from models import leases
-from models.db import Statement, plain_url
-from models.projection import View
+from database.connection import plain_url
+from database.statement import Statement
+from models.access.projection import View
+from models.fleet import leases
 from tests.agent_world import CONFLICT, NOT_FOUND, UNAUTHENTICATED, Joined, events, join, second_server
 from tests.world import World
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from graphql import DocumentNode, GraphQLSyntaxError, Lexer, OperationDefinitionNode, Source, TokenKind, parse
 
+from engine import limits
+from engine.limits import Limits, check_cost, check_document, check_text
 from models.errors import ApiError, ErrorCode
-from schema import limits
-from schema.limits import Limits, check_cost, check_document, check_text
 from tests.small_schema import SCHEMA, ask, codes_of, small_engine
 
 CHAIN = "{ things { ...f30 } }" + "".join(f" fragment f{n} on Thing {{...f{n - 1} ...f{n - 1}}}" for n in range(1, 31))

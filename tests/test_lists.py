@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, settings
 from hypothesis import given as given_any
 from hypothesis import strategies as st
 
-from models.db import Database
+from database.pool import Database
 from models.errors import ApiError, ErrorCode
 from models.pages import Keyset
 from tests.doors import HTTP, Door, both_doors

@@ -12,8 +12,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from models import keyring
-from models.projection import View
+from models.access.projection import View
+from services.identity import keyring
 from tests.world import World
 
 pytestmark = pytest.mark.anyio

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from models import sites
-from models.projection import View
-from models.sites import SiteRow
-from models.turns import Turns
-from schema.loaders import Loader
+from database.batch_loader import BatchLoader
+from models.access.projection import View
+from models.fleet import sites
+from models.fleet.sites import SiteRow
+from services.loaders import Loader
 from tests.world import World
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ async def test_callers_share_a_statement_but_not_what_they_see(world: World) -> 
     """Two tenants that ask for the same sites in the same turn: a statement for each, and each sees its own."""
     berlin, osaka = await world.site_id("Acme Berlin"), await world.site_id("Globex Osaka")
     statements = Statements(world)
-    turns: Turns[View, str, SiteRow] = Turns(statements)
+    turns: BatchLoader[View, str, SiteRow] = BatchLoader(statements)
     asked = [(view, id_) for _ in range(4) for view in (ACME, GLOBEX) for id_ in (berlin, osaka)]
     found = await asyncio.gather(*(turns.load(view, id_) for view, id_ in asked))
     seen = {(view, row.id) for (view, _), row in zip(asked, found, strict=True) if row is not None}
@@ -53,7 +53,7 @@ async def test_who_asks_later_sees_later(world: World) -> None:
         await go_on.wait()
         return found
 
-    turns: Turns[View, str, SiteRow] = Turns(slowly)
+    turns: BatchLoader[View, str, SiteRow] = BatchLoader(slowly)
     first = asyncio.create_task(turns.load(ACME, berlin))
     await began.wait()
     await world.rows("UPDATE sites SET name = 'Renamed' WHERE id = $1", berlin)
@@ -74,7 +74,7 @@ async def test_a_failure_that_nobody_waits_for_is_no_fault() -> None:
         await failed.wait()
         raise OSError("out of reach")
 
-    turns: Turns[str, int, int] = Turns(look_up)
+    turns: BatchLoader[str, int, int] = BatchLoader(look_up)
     caller = asyncio.create_task(turns.load("group", 1))
     await began.wait()
     caller.cancel()
@@ -98,7 +98,7 @@ async def test_who_goes_away_takes_nobody_along() -> None:
             raise OSError("out of reach")
         return {key: -key for key in keys if key != 3}
 
-    turns: Turns[str, int, int] = Turns(look_up)
+    turns: BatchLoader[str, int, int] = BatchLoader(look_up)
     waiting = [asyncio.create_task(turns.load("g", key)) for key in (1, 1, 2)]
     await asyncio.sleep(0)
     waiting[0].cancel()

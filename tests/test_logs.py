@@ -11,7 +11,7 @@ import structlog
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from models.embedded import EmbeddedPostgres
+from database.embedded import EmbeddedPostgres
 from tests.outside import JSON, Served, new_database, request, send, served
 
 pytestmark = pytest.mark.anyio

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from models import keyring, sites
-from models.embedded import EmbeddedPostgres
-from models.iam import FLEET, Resource, Role, site_resource, tenant_resource
-from models.migrate import upgrade
-from models.sites import SiteDraft, SiteKind
+from database.embedded import EmbeddedPostgres
+from database.migrate import upgrade
+from models.access.iam import FLEET, Resource, Role, site_resource, tenant_resource
+from models.fleet import sites
+from models.fleet.sites import SiteDraft, SiteKind
 from resolvers.registry import OPERATIONS
+from services.identity import keyring
 from tests.agent_world import join
 from tests.doors import GRAPHQL, HTTP, Door
 from tests.world import World, make_world

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from models import migrate
-from models.db import Database, Role, plain_url
-from models.embedded import EmbeddedPostgres
+from database import migrate
+from database.embedded import EmbeddedPostgres
+from database.pool import Database
+from database.connection import Role, plain_url
 from models.tables import METADATA
 
 pytestmark = pytest.mark.anyio

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
-from models import bootstrap, keyring, oidc
-from models.iam import Role
+from models.access.iam import Role
 from models.sensitive import BearerToken
+from services import bootstrap
+from services.identity import keyring, oidc
 from settings import Settings, SettingsError
 from tests.agent_world import join
 from tests.doors import REQUEST_ID, Door, both_doors

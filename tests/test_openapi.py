@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from models.errors import ErrorCode
-from resolvers.agent_door import AGENT_METHODS
+from resolvers.agent_operations import AGENT_OPERATIONS
 from resolvers.registry import OPERATIONS
 from tests.places import OPENAPI
 from tests.world import World
@@ -41,7 +41,7 @@ async def test_the_server_does_what_the_document_says(world: World, tmp_path: Pa
 
 def test_every_method_is_there_with_its_input_answer_and_errors() -> None:
     """Nothing is documented that is not served, nor served that is not documented."""
-    methods: list[Any] = [*OPERATIONS, *AGENT_METHODS]
+    methods: list[Any] = [*OPERATIONS, *AGENT_OPERATIONS]
     assert OPENAPI["openapi"] == "3.1.0"
     assert sorted(OPENAPI["paths"]) == sorted(method.path for method in methods)
     ids = [item["post"]["operationId"] for item in OPENAPI["paths"].values()]

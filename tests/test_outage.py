@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from models import keyring
-from models.embedded import EmbeddedPostgres
-from models.migrate import upgrade
+from database.embedded import EmbeddedPostgres
+from database.migrate import upgrade
+from services.identity import keyring
 from tests.world import World, make_world
 
 pytestmark = pytest.mark.anyio

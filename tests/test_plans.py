@@ -16,30 +16,20 @@ import orjson
 import pytest
 
 from benchmarks.population import FEW, MOST, agent_id, populate, site_id, token_id
-from models import (
-    agent_auth,
-    agents,
-    audit,
-    broker,
-    feed,
-    grants,
-    iam,
-    journal,
-    keyring,
-    leases,
-    projection,
-    redemption,
-    renewals,
-    secrets,
-    site_tokens,
-    sites,
-)
-from models.agents import AgentQuery
-from models.db import Statement, set_codecs
-from models.embedded import EmbeddedPostgres
+from database.codecs import set_codecs
+from database.embedded import EmbeddedPostgres
+from database.statement import Statement
+from models.access import iam, projection
+from models.fleet import agents, leases, redemption, site_tokens, sites
+from models.fleet.agents import AgentQuery
+from models.fleet.site_tokens import SiteTokenQuery
+from models.fleet.sites import SiteQuery, SiteSort
+from models.journal import audit, journal
 from models.pages import ALL
-from models.site_tokens import SiteTokenQuery
-from models.sites import SiteQuery, SiteSort
+from models.secrets import grants, secrets
+from services import broker, feed, renewals
+from services.identity import agent_keyring as agent_auth
+from services.identity import keyring
 from tests.conftest import _execute
 
 pytestmark = pytest.mark.anyio

@@ -4,11 +4,14 @@ from random import Random
 
 import pytest
 
-from models import bootstrap, keyring, projection, sites
-from models.db import Database
-from models.iam import FLEET, Actor, Binding, Resource, Role, site_resource, tenant_resource
-from models.projection import View, view_of, widest_views
-from models.sites import SiteDraft, SiteKind, SiteQuery, SiteSort
+from database.pool import Database
+from models.access import projection
+from models.access.iam import FLEET, Actor, Binding, Resource, Role, site_resource, tenant_resource
+from models.access.projection import View, view_of, widest_views
+from models.fleet import sites
+from models.fleet.sites import SiteDraft, SiteKind, SiteQuery, SiteSort
+from services import bootstrap
+from services.identity import keyring
 from tests.doors import GRAPHQL, HTTP, Door, both_doors
 from tests.world import World
 

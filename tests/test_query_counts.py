@@ -17,9 +17,9 @@ import asyncpg
 import pytest
 
 import app
-from models.embedded import EmbeddedPostgres
-from models.migrate import upgrade
-from resolvers.agent_door import AGENT_METHODS
+from database.embedded import EmbeddedPostgres
+from database.migrate import upgrade
+from resolvers.agent_operations import AGENT_OPERATIONS
 from tests.agent_world import Joined, enroll, join, mint
 from tests.doors import GRAPHQL, MUTATIONS, QUERIES
 from tests.places import SDL
@@ -210,7 +210,7 @@ async def test_statements_are_as_many_as_the_snapshot_says(database_url: str, tm
     assert written(counts) == SNAPSHOT.read_text()
     assert SDL.query_type is not None
     assert SDL.mutation_type is not None
-    assert {*SDL.query_type.fields, *SDL.mutation_type.fields, *(method.name for method in AGENT_METHODS)} <= set(
+    assert {*SDL.query_type.fields, *SDL.mutation_type.fields, *(method.name for method in AGENT_OPERATIONS)} <= set(
         counts
     )
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from models import ids, redemption, site_tokens
-from models.db import plain_url
-from models.hashing import HASHES, Pepper
-from models.redemption import Refusal, Refused
+from database.connection import plain_url
+from models import ids
+from models.fleet import redemption, site_tokens
+from models.fleet.redemption import Refusal, Refused
+from models.fleet.site_tokens import SiteTokenRow
 from models.sensitive import BearerToken
-from models.site_tokens import SiteTokenRow
+from services.hashing import HASHES, Pepper
 from tests.doors import GRAPHQL, HTTP
 from tests.world import World, make_world
 

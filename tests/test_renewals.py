@@ -7,11 +7,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from models import turns
-from models.agent_auth import AgentKeyring, Proven
-from models.db import Database, plain_url
-from models.renewals import Renewals
+from database import batch_loader as turns
+from database.pool import Database
+from database.connection import plain_url
 from models.sensitive import BearerToken
+from services.identity.agent_keyring import AgentKeyring
+from models.fleet.agent_jwts import AgentJwt
+from services.renewals import Renewals
 from tests.agent_world import Joined, join
 from tests.world import World
 
@@ -22,7 +24,7 @@ FIRST_SECOND, LAST_MINUTE = -62_135_596_800, 253_402_300_799 - 60
 """Of the times that Python has, in seconds since 1970."""
 
 
-async def proven(world: World, agent: Joined, jwt: str | None = None) -> Proven:
+async def proven(world: World, agent: Joined, jwt: str | None = None) -> AgentJwt:
     """A request of the agent, by a new JWT or the given one."""
     found = await world.services.agents.recognize(BearerToken(jwt or agent.jwt()))
     assert found is not None
@@ -164,7 +166,7 @@ async def test_servers_that_are_sent_the_same_jwts_do_not_block_one_another(worl
 
 async def test_a_statement_takes_a_bounded_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked for beyond it goes into another one beside it."""
-    monkeypatch.setattr(turns, "MOST_KEYS", 2)
+    monkeypatch.setattr(turns, "MAX_BATCH_KEYS", 2)
     [(agent, _)] = await holders(world, SITES[:1])
     database = await counting(str(world.settings.database_url))
     keyring = AgentKeyring(database, ttl_seconds=5)

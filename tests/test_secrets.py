@@ -13,9 +13,10 @@ import pytest
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 
-from models import keyfiles
-from models.db import Database, plain_url
-from models.secret_store import SUITE, binding
+from database.pool import Database
+from database.connection import plain_url
+from services import keyfiles
+from services.secret_stores.local import SUITE, binding
 from tests.doors import GRAPHQL, HTTP, Door, Outcome, both_doors
 from tests.world import World, make_world
 

@@ -13,7 +13,7 @@ import asyncpg
 import httpx
 import pytest
 
-from models.embedded import EmbeddedPostgres
+from database.embedded import EmbeddedPostgres
 from settings import Settings, SettingsError
 from tests.outside import Process, answers, bcd, new_database, running, start
 

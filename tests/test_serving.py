@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from serving import _Joined
+from doors.server import _Joined
 
 Faults = list[dict[str, Any]]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from models import sites as site_rows
-from models.hashing import HASHES
+from models.fleet import sites as site_rows
 from models.ids import BEARER_PATTERN
+from services.hashing import HASHES
 from tests.doors import GRAPHQL, HTTP, Door, both_doors
 from tests.world import World
 

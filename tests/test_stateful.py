@@ -30,8 +30,9 @@ from hypothesis.stateful import (
 )
 
 from agent.keys import AgentKeys
-from models import ids, leases
-from models.embedded import EmbeddedPostgres
+from database.embedded import EmbeddedPostgres
+from models import ids
+from models.fleet import leases
 from tests.agent_world import Joined, enroll
 from tests.conftest import _execute
 from tests.test_redemption import own_clock

@@ -12,8 +12,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import httpx
 import pytest
 
-from models import keyring
-from models.iam import Role, tenant_resource
+from models.access.iam import Role, tenant_resource
+from services.identity import keyring
 from tests.agent_world import other_process
 from tests.world import World
 

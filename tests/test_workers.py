@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from models.embedded import EmbeddedPostgres
+from database.embedded import EmbeddedPostgres
 from tests.outside import Process, Served, new_database, served
 from tests.test_serve import refused
 

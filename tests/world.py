@@ -12,10 +12,10 @@ import httpx
 import uvicorn
 
 from app import open_services
-from models import bootstrap, keyfiles
-from models.db import Database
-from schema.context import Services
-from serving import configured
+from database.pool import Database
+from doors.server import configured
+from services import bootstrap, keyfiles
+from services.parts import Services
 from settings import Settings
 
 FAST_HASH = {"argon2_time_cost": 1, "argon2_memory_kib": 64}

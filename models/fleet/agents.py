@@ -1,0 +1,358 @@
+"""Site agents: who enrolled with which token, their public keys, and revocation. Only public halves are ever here.
+
+Locks are taken in one order everywhere: site, token, agents, leases.
+"""
+
+import base64
+from collections.abc import Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from joserfc.jwk import OKPKey
+from sqlalchemy import ColumnElement, Text, any_, bindparam, func, select, true, tuple_, update
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+
+from database.pool import Database, Reader, Transaction
+from database.statement import Statement
+from models.access.projection import UNBOUND, View
+from models.errors import ApiError, ErrorCode
+from models.ids import new_id
+from models.journal.journal import Event
+from models.pages import Keyset, Page
+from models.tables import AgentKey, Site, SiteAgent, table
+
+AGENTS, KEYS, SITES = table(SiteAgent), table(AgentKey), table(Site)
+
+
+class Agent(NamedTuple):
+    """An authenticated agent."""
+
+    tenant_id: str
+    id: str
+    site_id: str
+    encryption_key: bytes | None
+
+
+class AgentRow(NamedTuple):
+    """A site agent as operators see it."""
+
+    id: str
+    tenant_id: str
+    site_id: str
+    token_id: str
+    name: str
+    version: str | None
+    address: str | None
+    enrolled_at: datetime
+    last_seen_at: datetime | None
+    revoked_at: datetime | None
+
+
+class AgentQuery(NamedTuple):
+    """The filter of a list of agents. None: not filtered by that."""
+
+    site_id: str | None = None
+    token_id: str | None = None
+    revoked: bool | None = None
+
+
+class AgentDraft(NamedTuple):
+    """An agent to enrol. Keys are raw: 32 bytes each."""
+
+    tenant_id: str
+    site_id: str
+    token_id: str
+    name: str
+    version: str | None
+    address: str | None
+    public_key: bytes
+    encryption_key: bytes | None
+
+
+class SelfRow(NamedTuple):
+    """An agent as it sees itself, at ``server_time`` by the database's clock."""
+
+    agent_id: str
+    tenant_id: str
+    site_id: str
+    name: str
+    enrolled_at: datetime
+    last_seen_at: datetime | None
+    revoked_at: datetime | None
+    server_time: datetime
+    boot_lease_ttl_seconds: int
+
+
+def signing_key(raw: bytes) -> OKPKey:
+    """The public key (RFC 8037) that verifies an agent's signatures."""
+    x = base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+    return OKPKey.import_key({"kty": "OKP", "crv": "Ed25519", "x": x})
+
+
+_COLUMNS = [AGENTS.c[name] for name in AgentRow._fields]
+
+# --- look-ups and lists ------------------------------------------------------------------------------------------
+
+_FIND = Statement(
+    select(*_COLUMNS).where(AGENTS.c.tenant_id == bindparam("tenant_id"), AGENTS.c.id == bindparam("id")), AgentRow
+)
+_FIND_MANY = Statement(select(*_COLUMNS).where(AGENTS.c.id == any_(bindparam("ids", type_=ARRAY(Text)))), AgentRow)
+
+
+async def find(reader: Reader, tenant_id: str, agent_id: str) -> AgentRow | None:
+    """The tenant's agent, for a caller who was found to reach that tenant."""
+    return await reader.first(_FIND, tenant_id=tenant_id, id=agent_id)
+
+
+async def find_many(reader: Reader, agent_ids: Sequence[str]) -> dict[str, AgentRow]:
+    """The agents of whatever tenants, by id. The caller then decides whether its own caller reaches them."""
+    return {row.id: row for row in await reader.all(_FIND_MANY, ids=list(agent_ids))}
+
+
+_SELF_COLUMNS = [
+    AGENTS.c.id,
+    *(AGENTS.c[name] for name in SelfRow._fields[1:7]),
+    func.clock_timestamp(),
+    SITES.c.boot_lease_ttl_seconds,
+]
+_SELF = Statement(
+    select(*_SELF_COLUMNS)
+    .join(SITES, (SITES.c.tenant_id == AGENTS.c.tenant_id) & (SITES.c.id == AGENTS.c.site_id))
+    .where(AGENTS.c.tenant_id == bindparam("tenant_id"), AGENTS.c.id == bindparam("id")),
+    SelfRow,
+)
+
+
+async def describe(reader: Reader, tenant_id: str, agent_id: str) -> SelfRow:
+    """What an agent that exists is told of itself."""
+    return await reader.one(_SELF, tenant_id=tenant_id, id=agent_id)
+
+
+def _conditions(shape: AgentQuery, *, site_ids: bool) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = [AGENTS.c.tenant_id == bindparam("tenant_id")]
+    if shape.site_id is not None:
+        conditions.append(AGENTS.c.site_id == bindparam("site_id"))
+    if shape.token_id is not None:
+        conditions.append(AGENTS.c.token_id == bindparam("token_id"))
+    if shape.revoked is not None:
+        conditions.append(AGENTS.c.revoked_at.is_not(None) if shape.revoked else AGENTS.c.revoked_at.is_(None))
+    if site_ids:
+        conditions.append(AGENTS.c.site_id == any_(bindparam("site_ids", type_=ARRAY(Text))))
+    return conditions
+
+
+_KEY = tuple_(AGENTS.c.enrolled_at, AGENTS.c.id)
+_AFTER = tuple_(bindparam("after_time", type_=AGENTS.c.enrolled_at.type), bindparam("after_id", type_=Text))
+_NEWEST_FIRST = (AGENTS.c.enrolled_at.desc(), AGENTS.c.id.desc())
+
+
+@lru_cache(maxsize=64)
+def _page_statement(shape: AgentQuery, *, site_ids: bool, continued: bool) -> Statement[AgentRow]:
+    statement = select(*_COLUMNS).where(*_conditions(shape, site_ids=site_ids))
+    if continued:
+        statement = statement.where(_KEY < _AFTER)
+    return Statement(statement.order_by(*_NEWEST_FIRST).limit(bindparam("limit")), AgentRow)
+
+
+@lru_cache(maxsize=64)
+def _count_statement(shape: AgentQuery, *, site_ids: bool) -> Statement[tuple[int]]:
+    return Statement(select(func.count()).select_from(AGENTS).where(*_conditions(shape, site_ids=site_ids)))
+
+
+def _shape(query: AgentQuery) -> AgentQuery:
+    return AgentQuery(None if query.site_id is None else "", None if query.token_id is None else "", query.revoked)
+
+
+def _key(row: AgentRow) -> tuple[datetime, str]:
+    return row.enrolled_at, row.id
+
+
+def _keyset(tenant_id: str, query: AgentQuery) -> Keyset:
+    return Keyset.of((datetime, str), "siteAgents", tenant_id, list(query))
+
+
+def _page(
+    database: Database,
+    view: View,
+    tenant_id: str,
+    query: AgentQuery,
+    rows: list[AgentRow],
+    *,
+    first: int,
+    after: str | None,
+) -> Page[AgentRow]:
+    def cursor(row: AgentRow) -> str:
+        return _keyset(tenant_id, query).cursor(_key(row))
+
+    async def count() -> int:
+        statement = _count_statement(_shape(query), site_ids=view.site_ids is not None)
+        return (await database.one(statement, tenant_id=tenant_id, site_ids=view.site_ids, **query._asdict()))[0]
+
+    return Page(rows, first=first, after=after, cursor=cursor, count=count)
+
+
+async def page(
+    database: Database, view: View, tenant_id: str, query: AgentQuery, *, first: int, after: str | None
+) -> Page[AgentRow]:
+    """The tenant's agents that ``view`` reaches, newest first.
+
+    Agents belong to the tenant that owns the site. Raises ApiError INVALID_ARGUMENT for a cursor of another list.
+    """
+    parameters: dict[str, Any] = query._asdict() | {
+        "tenant_id": tenant_id,
+        "site_ids": view.site_ids,
+        "limit": first + 1,
+    }
+    if after is not None:
+        parameters["after_time"], parameters["after_id"] = _keyset(tenant_id, query).key(after)
+    statement = _page_statement(_shape(query), site_ids=view.site_ids is not None, continued=after is not None)
+    rows = await database.all(statement, **parameters)
+    return _page(database, view, tenant_id, query, rows, first=first, after=after)
+
+
+_WANTED = (
+    func.unnest(bindparam("tenants", type_=ARRAY(Text)), bindparam("tokens", type_=ARRAY(Text)))
+    .table_valued("tenant_id", "token_id")
+    .render_derived("wanted")
+)
+_NEWEST = (
+    select(*_COLUMNS)
+    .where(AGENTS.c.tenant_id == _WANTED.c.tenant_id, AGENTS.c.token_id == _WANTED.c.token_id)
+    .order_by(*_NEWEST_FIRST)
+    .limit(bindparam("limit"))
+    .lateral("newest")
+)
+_FIRST_PAGES = Statement(select(*_NEWEST.c).select_from(_WANTED.join(_NEWEST, true())), AgentRow)
+
+
+async def first_pages(database: Database, token_keys: Sequence[tuple[str, str]], *, first: int) -> list[Page[AgentRow]]:
+    """The newest agents of each of the tokens ``(tenant id, token id)``, which the caller may see: one statement for a
+    whole page of tokens, in the order of ``token_keys``.
+    """
+    rows = await database.all(
+        _FIRST_PAGES,
+        tenants=[tenant_id for tenant_id, _ in token_keys],
+        tokens=[token_id for _, token_id in token_keys],
+        limit=first + 1,
+    )
+    by_token: dict[str, list[AgentRow]] = {token_id: [] for _, token_id in token_keys}
+    for row in rows:
+        by_token[row.token_id].append(row)
+    return [
+        _page(database, UNBOUND, tenant_id, AgentQuery(token_id=token_id), by_token[token_id], first=first, after=None)
+        for tenant_id, token_id in token_keys
+    ]
+
+
+# --- enrolment and revocation ------------------------------------------------------------------------------------
+
+_NOW = Statement(select(func.clock_timestamp()))
+_ENROLLED = Statement(
+    select(*_COLUMNS).where(
+        AGENTS.c.tenant_id == bindparam("tenant_id"),
+        AGENTS.c.token_id == bindparam("token_id"),
+        AGENTS.c.key_thumbprint == bindparam("thumbprint"),
+    ),
+    AgentRow,
+)
+_INSERT = Statement(
+    insert(AGENTS).inline(),
+    columns=[
+        *(name for name in AgentDraft._fields if name != "public_key"),
+        "id",
+        "key_thumbprint",
+        "enrolled_at",
+        "last_seen_at",
+    ],
+)
+_INSERT_KEY = Statement(
+    insert(KEYS).inline(),
+    columns=["tenant_id", "agent_id", "thumbprint", "public_key", "created_at", "first_used_at"],
+)
+
+
+async def find_enrolled(tx: Transaction, tenant_id: str, token_id: str, thumbprint: str) -> AgentRow | None:
+    """The agent that enrolled with this token and this key before. The caller holds the token's lock."""
+    return await tx.first(_ENROLLED, tenant_id=tenant_id, token_id=token_id, thumbprint=thumbprint)
+
+
+async def enrol(tx: Transaction, draft: AgentDraft) -> str:
+    """Store a new agent with its key; returns its id. The caller holds the token's lock and has counted the use."""
+    (now,) = await tx.one(_NOW)
+    agent_id, thumbprint = new_id("agt", now), signing_key(draft.public_key).thumbprint()
+    stored = draft._asdict()
+    public_key = stored.pop("public_key")
+    await tx.all(_INSERT, **stored, id=agent_id, key_thumbprint=thumbprint, enrolled_at=now, last_seen_at=now)
+    await tx.all(
+        _INSERT_KEY,
+        tenant_id=draft.tenant_id,
+        agent_id=agent_id,
+        thumbprint=thumbprint,
+        public_key=public_key,
+        created_at=now,
+        first_used_at=now,
+    )
+    return agent_id
+
+
+_OF_TENANT = (AGENTS.c.tenant_id == bindparam("tenant"), AGENTS.c.id == bindparam("agent"))
+_REVOKE = Statement(
+    update(AGENTS)
+    .where(*_OF_TENANT, AGENTS.c.revoked_at.is_(None))
+    .values(revoked_at=func.clock_timestamp())
+    .returning(*_COLUMNS),
+    AgentRow,
+)
+_OF_TOKEN = Statement(
+    select(AGENTS.c.id)
+    .where(
+        AGENTS.c.tenant_id == bindparam("tenant"),
+        AGENTS.c.token_id == bindparam("token"),
+        AGENTS.c.revoked_at.is_(None),
+    )
+    .order_by(AGENTS.c.id)
+)
+_LOCK_ACTIVE = Statement(select(AGENTS.c.revoked_at).where(*_OF_TENANT).with_for_update(read=True))
+
+
+async def revoke(tx: Transaction, tenant_id: str, agent_id: str) -> AgentRow | None:
+    """The agent, revoked by this call; None if it was revoked already. The caller then ends its lease."""
+    return await tx.first(_REVOKE, tenant=tenant_id, agent=agent_id)
+
+
+async def revoke_of_token(tx: Transaction, tenant_id: str, token_id: str) -> list[AgentRow]:
+    """The agents that enrolled with a token and that this call revoked. The caller holds the token's lock, so that
+    none enrols meanwhile.
+    """
+    ids = [str(found[0]) for found in await tx.all(_OF_TOKEN, tenant=tenant_id, token=token_id)]
+    revoked = [await revoke(tx, tenant_id, agent_id) for agent_id in ids]
+    return [row for row in revoked if row is not None]
+
+
+async def lock_active(tx: Transaction, tenant_id: str, agent_id: str) -> None:
+    """Keep an agent from being revoked until the transaction ends. Raises ApiError UNAUTHENTICATED if it is."""
+    (revoked_at,) = await tx.one(_LOCK_ACTIVE, tenant=tenant_id, agent=agent_id)
+    if revoked_at is not None:
+        raise ApiError(ErrorCode.UNAUTHENTICATED)
+
+
+def enrolled_event(draft: AgentDraft, agent_id: str) -> Event:
+    """The event of a first enrolment."""
+    data = {"agentId": agent_id, "siteId": draft.site_id, "tokenId": draft.token_id}
+    return _event("enrolled", draft.tenant_id, draft.site_id, data)
+
+
+def revoked_event(row: AgentRow) -> Event:
+    """The event of a first revocation."""
+    data = {"agentId": row.id, "siteId": row.site_id, "revokedAt": row.revoked_at}
+    return _event("revoked", row.tenant_id, row.site_id, data)
+
+
+def rotated_event(tenant_id: str, site_id: str, agent_id: str) -> Event:
+    """The event of a new key that was accepted."""
+    return _event("key-rotated", tenant_id, site_id, {"agentId": agent_id, "siteId": site_id})
+
+
+def _event(kind: str, tenant_id: str, site_id: str, data: dict[str, Any]) -> Event:
+    return Event(f"security.site-agent.{kind}", f"compute-site/{site_id}", tenant_id, site_id, data)

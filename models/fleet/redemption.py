@@ -1,0 +1,186 @@
+"""Redemption of site tokens, as PostgreSQL decides it: whether a token may be used now, and the count of its uses.
+
+Time is decided by ``clock_timestamp()`` in a statement that begins after the token's lock is held: ``now()`` is the
+transaction's start, and would let a token in that expired while the transaction waited.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from ipaddress import ip_address, ip_network
+from typing import NamedTuple
+
+from sqlalchemy import Text, bindparam, exists, func, select, update
+
+from database.pool import Reader, Transaction
+from database.statement import Statement
+from models.errors import ApiError
+from models.fleet import sites
+from models.fleet.site_tokens import (
+    CIDRS,
+    COLUMNS,
+    OF_TENANT,
+    STATE,
+    TOKENS,
+    JoinTokenRole,
+    JoinTokenState,
+    SiteTokenRow,
+)
+from models.sensitive import HashedToken
+from models.tables import SiteAgent, table
+
+AGENTS = table(SiteAgent)
+
+
+
+class Refusal(StrEnum):
+    """Why a redemption was refused: for the owner's audit trail and a counter, never for the one who tried."""
+
+    MALFORMED = "malformed"
+    UNKNOWN = "unknown"
+    WRONG_SECRET = "wrong_secret"  # noqa: S105 - a reason
+    WRONG_ROLE = "wrong_role"
+    WRONG_SITE = "wrong_site"
+    WRONG_ADDRESS = "wrong_address"
+    SITE_DELETED = "site_deleted"
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+    EXHAUSTED = "exhausted"
+    AGENT_REVOKED = "agent_revoked"
+
+
+_STATE_REFUSALS = {
+    JoinTokenState.REVOKED.value: Refusal.REVOKED,
+    JoinTokenState.EXPIRED.value: Refusal.EXPIRED,
+    JoinTokenState.EXHAUSTED.value: Refusal.EXHAUSTED,
+}
+
+
+class Refused(Exception):  # noqa: N818 - an outcome, not a fault
+    """A redemption was refused. ``tenant_id`` and ``site_id`` are the token's, where the id was known."""
+
+    def __init__(self, reason: Refusal, token: "Presented | None" = None) -> None:
+        self.reason = reason
+        self.token = token
+        super().__init__(reason.value)
+
+
+class Presented(NamedTuple):
+    """A token whose bearer proved to hold its secret; whether it may be used is decided under its lock.
+
+    ``enrolled``: an agent with the key that was shown beside it has used it already.
+    """
+
+    tenant_id: str
+    id: str
+    site_id: str
+    role: str
+    state: str
+    secret_hash: HashedToken
+    precheck_tag: bytes
+    allowed_cidrs: list[str] | None
+    enrolled: bool
+
+
+_PRESENTED = Statement(
+    select(
+        TOKENS.c.tenant_id,
+        TOKENS.c.id,
+        TOKENS.c.site_id,
+        TOKENS.c.role,
+        STATE,
+        TOKENS.c.secret_hash,
+        TOKENS.c.precheck_tag,
+        CIDRS,
+        exists().where(
+            AGENTS.c.tenant_id == TOKENS.c.tenant_id,
+            AGENTS.c.token_id == TOKENS.c.id,
+            AGENTS.c.key_thumbprint == bindparam("thumbprint"),
+        ),
+    ).where(TOKENS.c.id == bindparam("id")),
+    lambda record: Presented(*record)._replace(secret_hash=HashedToken(record["secret_hash"])),
+)
+
+_LOCK = Statement(select(TOKENS.c.id).where(*OF_TENANT).with_for_update())
+_STATE_NOW = Statement(select(STATE).where(*OF_TENANT))
+_COUNT_USE = Statement(
+    update(TOKENS)
+    .where(
+        *OF_TENANT,
+        TOKENS.c.revoked_at.is_(None),
+        TOKENS.c.expires_at > func.clock_timestamp(),
+        TOKENS.c.uses < TOKENS.c.max_uses,
+    )
+    .values(
+        uses=TOKENS.c.uses + 1,
+        last_used_at=func.clock_timestamp(),
+        secret_hash=func.coalesce(bindparam("rehash", type_=Text), TOKENS.c.secret_hash),
+    )
+    .returning(*COLUMNS),
+    SiteTokenRow,
+)
+
+
+
+
+def refuse_early(token: Presented, *, address: str | None, role: JoinTokenRole = JoinTokenRole.SITE) -> None:
+    """Raise Refused where the lock could not change the answer: used up, expired and revoked stay so. A used-up token
+    still answers the agent that used it and lost the answer.
+
+    Before any hash, so that the holder of a dead token waits no longer for its refusal than a guesser does.
+    """
+    if token.role != role.value:
+        raise Refused(Refusal.WRONG_ROLE, token)
+    if token.state in _STATE_REFUSALS and not (token.enrolled and token.state == JoinTokenState.EXHAUSTED.value):
+        raise Refused(_STATE_REFUSALS[token.state], token)
+    if token.allowed_cidrs is not None and not _address_allowed(address, token.allowed_cidrs):
+        raise Refused(Refusal.WRONG_ADDRESS, token)
+
+
+
+
+async def find_presented(reader: Reader, token_id: str, thumbprint: str) -> Presented | None:
+    """Returns the token, and whether an agent with the key of ``thumbprint`` enrolled with it."""
+    return await reader.first(_PRESENTED, id=token_id, thumbprint=thumbprint)
+
+
+async def lock(tx: Transaction, token: Presented) -> None:
+    """Lock the token's site (shared), then the token. Raises Refused if the site is deleted or the token gone."""
+    try:
+        site = await sites.lock(tx, token.tenant_id, token.site_id, shared=True)
+    except ApiError:
+        raise Refused(Refusal.SITE_DELETED, token) from None
+    await tx.one(_LOCK, tenant=token.tenant_id, token=token.id)
+    if site.deleted_at is not None:
+        raise Refused(Refusal.SITE_DELETED, token)
+
+
+async def count_use(tx: Transaction, token: Presented, rehash: HashedToken | None) -> SiteTokenRow:
+    """Decide and count one use. The caller holds the token's lock, so that ``clock_timestamp()`` is read after it:
+    a token that expired while its row was locked is expired. Raises Refused.
+    """
+    row = await tx.first(_COUNT_USE, tenant=token.tenant_id, token=token.id, rehash=rehash.reveal() if rehash else None)
+    if row is None:
+        (state,) = await tx.one(_STATE_NOW, tenant=token.tenant_id, token=token.id)
+        raise Refused(_STATE_REFUSALS[state], token)
+    return row
+
+
+async def check_alive(tx: Transaction, token: Presented) -> None:
+    """Decide whether a retry may be answered without counting another use. The caller holds the token's lock. Raises
+    Refused if the token is revoked or expired by now.
+    """
+    (state,) = await tx.one(_STATE_NOW, tenant=token.tenant_id, token=token.id)
+    if state in {JoinTokenState.REVOKED.value, JoinTokenState.EXPIRED.value}:
+        raise Refused(_STATE_REFUSALS[state], token)
+
+
+
+
+def _address_allowed(address: str | None, cidrs: Sequence[str]) -> bool:
+    try:
+        parsed = ip_address(address or "")
+    except ValueError:
+        return False
+    # A socket that listens on both families shows IPv4 peers as IPv6 addresses that hold theirs.
+    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
+    return any(parsed in ip_network(cidr) for cidr in cidrs)

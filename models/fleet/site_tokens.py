@@ -1,0 +1,406 @@
+"""Site tokens: join tokens of role ``site``. Mint, revoke and list; :mod:`models.redemption` uses them.
+
+Locks are taken in one order everywhere: the site's row, then the token's. Time is the database's ``clock_timestamp()``.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Interval,
+    LargeBinary,
+    Text,
+    any_,
+    bindparam,
+    case,
+    func,
+    literal,
+    select,
+    true,
+    tuple_,
+    update,
+)
+from sqlalchemy import cast as sql_cast
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+
+from database.pool import Database, Reader, Transaction
+from database.statement import Statement
+from models.access.projection import UNBOUND, View
+from models.journal import journal
+from models.journal.journal import Audit, Event
+from models.pages import ALL, Keyset, Page, PageSelection
+from models.sensitive import HashedToken
+from models.tables import JoinToken, Site, table
+
+TOKENS, SITES = table(JoinToken), table(Site)
+
+CREATED = "security.site-token.created"
+"""The type of a mint's event."""
+
+
+class JoinTokenRole(StrEnum):
+    """What a join token lets its bearer enrol as."""
+
+    SITE = "site"
+
+
+class JoinTokenState(StrEnum):
+    """What a token is good for now, by the database's clock."""
+
+    ACTIVE = "active"
+    EXHAUSTED = "exhausted"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+
+
+class SiteTokenRow(NamedTuple):
+    """A site token as it is read: everything but what is kept of its secret."""
+
+    id: str
+    tenant_id: str
+    site_id: str
+    role: JoinTokenRole
+    state: JoinTokenState
+    max_uses: int
+    uses: int
+    allowed_cidrs: list[str] | None
+    created_at: datetime
+    created_by: str
+    expires_at: datetime
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+
+class SiteTokenQuery(NamedTuple):
+    """The filter of a list of tokens. None: not filtered by that."""
+
+    site_id: str | None = None
+    states: Sequence[str] | None = None
+
+
+class SiteTokenDraft(NamedTuple):
+    """A token to mint: what is stored of its secret was computed before the transaction."""
+
+    id: str
+    tenant_id: str
+    site_id: str
+    max_uses: int
+    ttl: timedelta
+    created_by: str
+    allowed_cidrs: list[str] | None
+    secret_hash: HashedToken
+    precheck_tag: bytes
+
+
+STATE: ColumnElement[str] = case(
+    (TOKENS.c.revoked_at.is_not(None), JoinTokenState.REVOKED.value),
+    (TOKENS.c.expires_at <= func.clock_timestamp(), JoinTokenState.EXPIRED.value),
+    (TOKENS.c.uses >= TOKENS.c.max_uses, JoinTokenState.EXHAUSTED.value),
+    else_=JoinTokenState.ACTIVE.value,
+)
+"""The state, derived: it is never stored, so it can never be stale."""
+
+CIDRS = sql_cast(TOKENS.c.allowed_cidrs, ARRAY(Text))
+_BY_NAME: dict[str, ColumnElement[Any]] = {
+    name: STATE.label("state") if name == "state" else CIDRS.label(name) if name == "allowed_cidrs" else TOKENS.c[name]
+    for name in SiteTokenRow._fields
+}
+COLUMNS = [*_BY_NAME.values()]
+
+# --- look-ups and lists ------------------------------------------------------------------------------------------
+
+_FIND = Statement(
+    select(*COLUMNS).where(TOKENS.c.tenant_id == bindparam("tenant_id"), TOKENS.c.id == bindparam("id")),
+    SiteTokenRow,
+)
+_FIND_ANY = Statement(select(*COLUMNS).where(TOKENS.c.id == bindparam("id")), SiteTokenRow)
+
+
+_FIND_MANY = Statement(select(*COLUMNS).where(TOKENS.c.id == any_(bindparam("ids", type_=ARRAY(Text)))), SiteTokenRow)
+
+
+async def find_many(reader: Reader, token_ids: Sequence[str]) -> dict[str, SiteTokenRow]:
+    """The tokens of whatever tenants, by id. The caller then decides whether its own caller reaches them."""
+    return {row.id: row for row in await reader.all(_FIND_MANY, ids=list(token_ids))}
+
+
+async def find(reader: Reader, tenant_id: str, token_id: str) -> SiteTokenRow | None:
+    """The tenant's token, for a caller who was found to reach that tenant."""
+    return await reader.first(_FIND, tenant_id=tenant_id, id=token_id)
+
+
+async def find_any(reader: Reader, token_id: str) -> SiteTokenRow | None:
+    """The token of whatever tenant. The caller then decides whether its own caller reaches that tenant."""
+    return await reader.first(_FIND_ANY, id=token_id)
+
+
+def _conditions(shape: SiteTokenQuery, *, site_ids: bool) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = [TOKENS.c.tenant_id == bindparam("tenant_id")]
+    if shape.site_id is not None:
+        conditions.append(TOKENS.c.site_id == bindparam("site_id"))
+    if shape.states is not None:
+        conditions.append(any_(bindparam("states", type_=ARRAY(Text))) == STATE)
+    if site_ids:
+        conditions.append(TOKENS.c.site_id == any_(bindparam("site_ids", type_=ARRAY(Text))))
+    return conditions
+
+
+_KEY = tuple_(TOKENS.c.created_at, TOKENS.c.id)
+_AFTER = tuple_(bindparam("after_time", type_=TOKENS.c.created_at.type), bindparam("after_id", type_=Text))
+
+
+@lru_cache(maxsize=64)
+def _page_statement(shape: SiteTokenQuery, *, site_ids: bool, continued: bool) -> Statement[SiteTokenRow]:
+    statement = select(*COLUMNS).where(*_conditions(shape, site_ids=site_ids))
+    if continued:
+        statement = statement.where(_KEY < _AFTER)
+    return Statement(
+        statement.order_by(TOKENS.c.created_at.desc(), TOKENS.c.id.desc()).limit(bindparam("limit")),
+        SiteTokenRow,
+    )
+
+
+@lru_cache(maxsize=64)
+def _count_statement(shape: SiteTokenQuery, *, site_ids: bool) -> Statement[tuple[int]]:
+    return Statement(select(func.count()).select_from(TOKENS).where(*_conditions(shape, site_ids=site_ids)))
+
+
+def _shape(query: SiteTokenQuery) -> SiteTokenQuery:
+    return SiteTokenQuery(None if query.site_id is None else "", None if query.states is None else ())
+
+
+_KEY_TYPES = (datetime, str)
+
+
+def _keyset(tenant_id: str, query: SiteTokenQuery) -> Keyset:
+    return Keyset.of(_KEY_TYPES, "siteTokens", tenant_id, list(query))
+
+
+def _key(row: SiteTokenRow) -> tuple[datetime, str]:
+    return row.created_at, row.id
+
+
+def _page(
+    database: Database,
+    view: View,
+    tenant_id: str,
+    query: SiteTokenQuery,
+    rows: list[SiteTokenRow],
+    *,
+    first: int,
+    after: str | None,
+    more: bool = True,
+) -> Page[SiteTokenRow]:
+    def cursor(row: SiteTokenRow) -> str:
+        return _keyset(tenant_id, query).cursor(_key(row))
+
+    async def count() -> int:
+        statement = _count_statement(_shape(query), site_ids=view.site_ids is not None)
+        return (await database.one(statement, **_parameters(view, tenant_id, query)))[0]
+
+    return Page(rows, first=first, after=after, cursor=cursor, count=count, more=more)
+
+
+def _parameters(view: View, tenant_id: str, query: SiteTokenQuery) -> dict[str, Any]:
+    return {
+        "tenant_id": tenant_id,
+        "site_id": query.site_id,
+        "states": None if query.states is None else list(query.states),
+        "site_ids": view.site_ids,
+    }
+
+
+async def page(
+    database: Database, view: View, tenant_id: str, query: SiteTokenQuery, *, first: int, after: str | None
+) -> Page[SiteTokenRow]:
+    """The tenant's tokens that ``view`` reaches, newest first.
+
+    Tokens belong to the tenant that owns the site: under a view of another tenant (a shared site's, say) there are
+    none. Raises ApiError INVALID_ARGUMENT for a cursor of another list.
+    """
+    parameters = _parameters(view, tenant_id, query) | {"limit": first + 1}
+    if after is not None:
+        parameters["after_time"], parameters["after_id"] = _keyset(tenant_id, query).key(after)
+    statement = _page_statement(_shape(query), site_ids=view.site_ids is not None, continued=after is not None)
+    rows = await database.all(statement, **parameters)
+    return _page(database, view, tenant_id, query, rows, first=first, after=after)
+
+
+_WANTED = (
+    func.unnest(bindparam("tenants", type_=ARRAY(Text)), bindparam("sites", type_=ARRAY(Text)))
+    .table_valued("tenant_id", "site_id")
+    .render_derived("wanted")
+)
+
+
+@lru_cache(maxsize=64)
+def _first_pages_statement(selection: PageSelection) -> Statement[SiteTokenRow]:
+    row = selection.row_class(SiteTokenRow, always="site_id", key=("created_at", "id"))
+    newest = (
+        select(*(_BY_NAME[name] for name in row._fields))
+        .where(TOKENS.c.tenant_id == _WANTED.c.tenant_id, TOKENS.c.site_id == _WANTED.c.site_id)
+        .order_by(TOKENS.c.created_at.desc(), TOKENS.c.id.desc())
+        .limit(bindparam("limit"))
+        .lateral("newest")
+    )
+    return Statement(select(*newest.c).select_from(_WANTED.join(newest, true())), row)
+
+
+async def first_pages(
+    database: Database,
+    site_keys: Sequence[tuple[str, str]],
+    *,
+    first: int,
+    selection: PageSelection = ALL,
+) -> list[Page[SiteTokenRow]]:
+    """The newest tokens of each of the sites ``(tenant id, site id)``, which the caller may see: one statement for a
+    whole page of sites, in the order of ``site_keys``; of them what is ``selection``.
+    """
+    rows = await database.all(
+        _first_pages_statement(selection),
+        tenants=[tenant_id for tenant_id, _ in site_keys],
+        sites=[site_id for _, site_id in site_keys],
+        limit=first + selection.more,
+    )
+    by_site: dict[str, list[SiteTokenRow]] = {site_id: [] for _, site_id in site_keys}
+    for row in rows:
+        by_site[row.site_id].append(row)
+    return [
+        _page(
+            database,
+            UNBOUND,
+            tenant_id,
+            SiteTokenQuery(site_id),
+            by_site[site_id],
+            first=first,
+            after=None,
+            more=selection.more,
+        )
+        for tenant_id, site_id in site_keys
+    ]
+
+
+# --- mint and revoke ---------------------------------------------------------------------------------------------
+
+# The lock keeps a deletion of the site from slipping in between this look and the insert.
+_site = (
+    select(SITES.c.deleted_at.is_not(None).label("deleted"))
+    .where(SITES.c.tenant_id == bindparam("tenant_id"), SITES.c.id == bindparam("site_id"))
+    .with_for_update(read=True)
+    .cte("site")
+)
+_clock = select(func.clock_timestamp().label("now")).where(~_site.c.deleted).cte("clock").prefix_with("MATERIALIZED")
+_DRAFT: dict[str, ColumnElement[Any]] = {
+    "id": bindparam("id", type_=Text),
+    "tenant_id": bindparam("tenant_id", type_=Text),
+    "site_id": bindparam("site_id", type_=Text),
+    "role": literal(JoinTokenRole.SITE.value),
+    "secret_hash": bindparam("secret_hash", type_=Text),
+    "precheck_tag": bindparam("precheck_tag", type_=LargeBinary),
+    "max_uses": bindparam("max_uses", type_=Integer),
+    "allowed_cidrs": bindparam("allowed_cidrs", type_=TOKENS.c.allowed_cidrs.type),
+    "created_by": bindparam("created_by", type_=Text),
+    "created_at": _clock.c.now,
+    "expires_at": _clock.c.now + bindparam("ttl", type_=Interval),
+}
+_made = (
+    insert(TOKENS)
+    .from_select(list(_DRAFT), select(*_DRAFT.values()))
+    .on_conflict_do_nothing(index_elements=["tenant_id", "id"])
+    .returning(*COLUMNS)
+    .cte("made")
+)
+_MINT = Statement(
+    select(_site, _made)
+    .select_from(_site.outerjoin(_made, true()))
+    .add_cte(*journal.recording(_made, CREATED, expiresAt=_made.c.expires_at))
+)
+OF_TENANT = (TOKENS.c.tenant_id == bindparam("tenant"), TOKENS.c.id == bindparam("token"))
+_REVOKE = Statement(
+    update(TOKENS)
+    .where(*OF_TENANT, TOKENS.c.revoked_at.is_(None))
+    .values(revoked_at=func.clock_timestamp())
+    .returning(*COLUMNS),
+    SiteTokenRow,
+)
+_REVOKE_OF_SITE = Statement(
+    update(TOKENS)
+    .where(
+        TOKENS.c.tenant_id == bindparam("tenant"),
+        TOKENS.c.site_id == bindparam("site"),
+        TOKENS.c.revoked_at.is_(None),
+    )
+    .values(revoked_at=func.clock_timestamp())
+    .returning(*COLUMNS),
+    SiteTokenRow,
+)
+
+
+class MintOutcome(NamedTuple):
+    """What came of a mint."""
+
+    deleted: bool
+    """Whether the site is; then no token is made."""
+    token: SiteTokenRow | None
+    """None also if another call with the same key was first."""
+
+
+
+
+
+
+
+
+
+
+async def mint(database: Database, draft: SiteTokenDraft, entry: Audit) -> MintOutcome:
+    """Store a token with its audit row and its event, in one statement, as each round trip adds to a mint's hash.
+
+    One reading of the database's clock gives both times: ``expires_at - created_at`` is exactly the TTL. The caller has
+    seen the site, whose row stays when it is deleted.
+    """
+    parameters = draft._asdict() | {"secret_hash": draft.secret_hash.reveal()}
+    deleted, *token = await database.one(_MINT, **parameters, **journal.recorded(entry, created_event(draft)))
+    return MintOutcome(deleted, None if token[0] is None else SiteTokenRow(*token))
+
+
+async def revoke(tx: Transaction, tenant_id: str, token_id: str) -> SiteTokenRow | None:
+    """The token, revoked by this call; None if it was revoked already or does not exist."""
+    return await tx.first(_REVOKE, tenant=tenant_id, token=token_id)
+
+
+async def revoke_all(tx: Transaction, tenant_id: str, site_id: str) -> list[SiteTokenRow]:
+    """Every token of a site that this call revoked. The caller holds the site's lock."""
+    return await tx.all(_REVOKE_OF_SITE, tenant=tenant_id, site=site_id)
+
+
+def revoked_event(row: SiteTokenRow) -> Event:
+    """The event of a first revocation."""
+    return Event(
+        "security.site-token.revoked",
+        f"compute-site/{row.site_id}",
+        row.tenant_id,
+        row.site_id,
+        {"tokenId": row.id, "siteId": row.site_id, "revokedAt": row.revoked_at},
+    )
+
+
+def created_event(draft: SiteTokenDraft) -> Event:
+    """The event of a mint, but for ``expiresAt``, which the statement adds: it goes by the database's clock."""
+    return Event(
+        CREATED,
+        f"compute-site/{draft.site_id}",
+        draft.tenant_id,
+        draft.site_id,
+        {
+            "tokenId": draft.id,
+            "siteId": draft.site_id,
+            "role": JoinTokenRole.SITE,
+            "maxUses": draft.max_uses,
+        },
+    )

@@ -1,0 +1,170 @@
+"""Secret grants: which secret the holder of a site's boot lease may be handed, in whatever version."""
+
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Text, bindparam, delete, func, select, tuple_
+from sqlalchemy.dialects.postgresql import insert
+
+from database.pool import Database, Transaction
+from database.statement import Statement
+from models.fleet.sites import SiteRow
+from models.journal.journal import Event
+from models.pages import Keyset, Page
+from models.secrets.references import Reference, SecretScope, reference_of
+from models.tables import Secret, SecretGrant, table
+
+GRANTS, SECRETS = table(SecretGrant), table(Secret)
+
+
+
+
+
+class GrantRow(NamedTuple):
+    """A grant."""
+
+    tenant_id: str
+    reference: str
+    scope: SecretScope
+    name: str
+    site_id: str
+    created_at: datetime
+    created_by: str
+
+
+class GrantQuery(NamedTuple):
+    """The filter of a list of grants. None: not filtered by that."""
+
+    reference: Reference | None = None
+    site_id: str | None = None
+
+
+
+
+def entitled(site: SiteRow, reference: Reference) -> bool:
+    """Whether the site can have the secret at all: a tenant's go to the sites that it owns or that serve it alone, the
+    fleet's wherever root says.
+    """
+    return reference.scope is SecretScope.FLEET or reference.tenant_id in {site.tenant_id, site.dedicated_to}
+
+
+_COLUMNS: list[ColumnElement[Any]] = [
+    reference_of(GRANTS).label("reference") if name == "reference" else GRANTS.c[name] for name in GrantRow._fields
+]
+_OF_SECRET = (
+    GRANTS.c.tenant_id == bindparam("of_tenant"),
+    GRANTS.c.scope == bindparam("of_scope"),
+    GRANTS.c.name == bindparam("of_name"),
+)
+_FIND = Statement(select(*_COLUMNS).where(*_OF_SECRET, GRANTS.c.site_id == bindparam("of_site")), GrantRow)
+_SECRET_EXISTS = Statement(
+    select(SECRETS.c.version)
+    .where(
+        SECRETS.c.tenant_id == bindparam("of_tenant"),
+        SECRETS.c.scope == bindparam("of_scope"),
+        SECRETS.c.name == bindparam("of_name"),
+    )
+    .with_for_update(read=True, key_share=True)
+)
+_ADD = Statement(
+    insert(GRANTS)
+    .on_conflict_do_nothing(index_elements=["tenant_id", "scope", "name", "site_id"])
+    .returning(*_COLUMNS),
+    GrantRow,
+    columns=["tenant_id", "scope", "name", "site_id", "site_tenant_id", "created_by"],
+)
+_REMOVE = Statement(
+    delete(GRANTS).where(*_OF_SECRET, GRANTS.c.site_id == bindparam("of_site")).returning(*_COLUMNS), GrantRow
+)
+
+
+async def secret_exists(tx: Transaction, reference: Reference) -> bool:
+    """Whether there is such a secret. The caller may manage its tenant's secrets."""
+    return await tx.first(_SECRET_EXISTS, **_of(reference)) is not None
+
+
+async def add(tx: Transaction, reference: Reference, site: SiteRow, created_by: str) -> tuple[GrantRow, bool]:
+    """The grant, and whether this call made it. The caller holds the site's lock, shared."""
+    row = await tx.first(
+        _ADD, **reference._asdict(), site_id=site.id, site_tenant_id=site.tenant_id, created_by=created_by
+    )
+    if row is not None:
+        return row, True
+    return await tx.one(_FIND, **_of(reference), of_site=site.id), False
+
+
+async def remove(tx: Transaction, reference: Reference, site_id: str) -> GrantRow | None:
+    """The grant that this call took back; None if there was none."""
+    return await tx.first(_REMOVE, **_of(reference), of_site=site_id)
+
+
+def _of(reference: Reference) -> dict[str, str]:
+    return {"of_tenant": reference.tenant_id, "of_scope": reference.scope.value, "of_name": reference.name}
+
+
+_ORDER = (GRANTS.c.scope, GRANTS.c.name, GRANTS.c.site_id)
+_AFTER = tuple_(*(bindparam(name, type_=Text) for name in ("after_scope", "after_name", "after_site")))
+
+
+def _conditions(*, secret: bool, site: bool) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = list(_OF_SECRET if secret else _OF_SECRET[:1])
+    if site:
+        conditions.append(GRANTS.c.site_id == bindparam("of_site"))
+    return conditions
+
+
+@lru_cache(maxsize=8)
+def _page_statement(*, secret: bool, site: bool, continued: bool) -> Statement[GrantRow]:
+    statement = select(*_COLUMNS).where(*_conditions(secret=secret, site=site))
+    if continued:
+        statement = statement.where(tuple_(*_ORDER) > _AFTER)
+    return Statement(statement.order_by(*_ORDER).limit(bindparam("limit")), GrantRow)
+
+
+@lru_cache(maxsize=4)
+def _count_statement(*, secret: bool, site: bool) -> Statement[tuple[int]]:
+    return Statement(select(func.count()).select_from(GRANTS).where(*_conditions(secret=secret, site=site)))
+
+
+async def page(
+    database: Database, tenant_id: str, query: GrantQuery, *, first: int, after: str | None
+) -> Page[GrantRow]:
+    """The grants of a tenant's secrets by name and site, for a caller that may list them. Raises ApiError
+    INVALID_ARGUMENT for a cursor of another list.
+    """
+    wanted = None if query.reference is None else list(query.reference)
+    keyset = Keyset.of((str, str, str), "secretGrants", tenant_id, wanted, query.site_id)
+    shape = {"secret": query.reference is not None, "site": query.site_id is not None}
+    parameters: dict[str, object] = {"of_tenant": tenant_id, "of_site": query.site_id, "limit": first + 1}
+    if query.reference is not None:
+        parameters |= _of(query.reference)
+    if after is not None:
+        parameters |= dict(zip(("after_scope", "after_name", "after_site"), keyset.key(after), strict=True))
+
+    async def count() -> int:
+        return int((await database.one(_count_statement(**shape), **parameters))[0])
+
+    rows = await database.all(_page_statement(**shape, continued=after is not None), **parameters)
+    return Page(
+        rows,
+        first=first,
+        after=after,
+        cursor=lambda row: keyset.cursor((row.scope, row.name, row.site_id)),
+        count=count,
+    )
+
+
+def granted_event(row: GrantRow) -> Event:
+    """The event of a first grant."""
+    return _event("granted", row)
+
+
+def revoked_event(row: GrantRow) -> Event:
+    """The event of a grant that was taken back."""
+    return _event("grant-revoked", row)
+
+
+def _event(kind: str, row: GrantRow) -> Event:
+    data = {"reference": row.reference, "siteId": row.site_id}
+    return Event(f"security.secret.{kind}", f"compute-site/{row.site_id}", row.tenant_id, row.site_id, data)

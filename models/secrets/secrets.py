@@ -1,0 +1,156 @@
+"""Secrets: names, versions and references. Values pass through to the store and are nowhere here."""
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Integer, Text, bindparam, func, insert, literal, or_, select
+from sqlalchemy import cast as sql_cast
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from database.pool import Database, Reader, Transaction
+from database.statement import Statement
+from models.errors import ApiError, ErrorCode
+from models.pages import Keyset, Page
+from models.secrets.references import Reference, SecretScope, reference_of
+from models.tables import Secret, SecretVersion, table
+
+SECRETS = table(Secret)
+VERSIONS = table(SecretVersion)
+
+
+
+
+
+class SecretRow(NamedTuple):
+    """A secret's metadata: all that can ever be read of it."""
+
+    tenant_id: str
+    scope: SecretScope
+    name: str
+    reference: str
+    version: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class PutRow(NamedTuple):
+    """What one put came to."""
+
+    reference: str
+    version: int
+    name: str
+    scope: SecretScope
+
+
+
+
+_COLUMNS: list[ColumnElement[Any]] = [
+    reference_of(SECRETS).label("reference") if name == "reference" else SECRETS.c[name] for name in SecretRow._fields
+]
+_OF_SCOPE = (SECRETS.c.tenant_id == bindparam("tenant_id"), SECRETS.c.scope == bindparam("scope"))
+_BY_NAME = select(*_COLUMNS).where(*_OF_SCOPE).order_by(SECRETS.c.name).limit(bindparam("limit"))
+_FIRST_PAGE = Statement(_BY_NAME, SecretRow)
+_NEXT_PAGE = Statement(_BY_NAME.where(SECRETS.c.name > bindparam("after")), SecretRow)
+_COUNT = Statement(select(func.count()).select_from(SECRETS).where(*_OF_SCOPE))
+
+
+async def page(
+    database: Database, tenant_id: str, scope: SecretScope, *, first: int, after: str | None
+) -> Page[SecretRow]:
+    """The secrets of a scope by name, for a caller that may list them. Raises ApiError INVALID_ARGUMENT for a cursor
+    of another list.
+    """
+    keyset = Keyset.of((str,), "secrets", tenant_id, scope)
+    bounds = {"tenant_id": tenant_id, "scope": scope.value}
+    statement, position = (_FIRST_PAGE, {}) if after is None else (_NEXT_PAGE, {"after": keyset.key(after)[0]})
+    rows = await database.all(statement, **bounds, **position, limit=first + 1)
+
+    async def count() -> int:
+        return int((await database.one(_COUNT, **bounds))[0])
+
+    return Page(rows, first=first, after=after, cursor=lambda row: keyset.cursor((row.name,)), count=count)
+
+
+# --- put ---------------------------------------------------------------------------------------------------------
+
+_RETRY_LOCK = Statement(
+    select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("key", type_=Text), literal(1, Integer))))
+)
+_BY_KEY = Statement(
+    select(VERSIONS.c.scope, VERSIONS.c.name, VERSIONS.c.version).where(
+        VERSIONS.c.tenant_id == bindparam("tenant_id"),
+        VERSIONS.c.created_by == bindparam("created_by"),
+        VERSIONS.c.idempotency_key == bindparam("idempotency_key"),
+    )
+)
+_insert = upsert(SECRETS).values(
+    tenant_id=bindparam("p_tenant_id"), scope=bindparam("p_scope"), name=bindparam("p_name"), version=1
+)
+_EXPECTED = sql_cast(bindparam("expected"), Integer)
+_NEXT_VERSION = Statement(
+    _insert.on_conflict_do_update(
+        index_elements=["tenant_id", "scope", "name"],
+        set_={"version": SECRETS.c.version + 1, "updated_at": func.clock_timestamp()},
+        where=or_(_EXPECTED.is_(None), SECRETS.c.version == _EXPECTED),
+    ).returning(SECRETS.c.version)
+)
+_VERSION = Statement(
+    insert(VERSIONS).inline(),
+    columns=["tenant_id", "scope", "name", "version", "created_by", "idempotency_key"],
+)
+
+
+async def lock_retries(tx: Transaction, tenant_id: str, created_by: str, idempotency_key: str) -> None:
+    """Make puts under the same key wait for one another: a version, once given out, could not be taken back without
+    a gap, so the second must find the first instead.
+    """
+    await tx.all(_RETRY_LOCK, key=f"{tenant_id}\n{created_by}\n{idempotency_key}")
+
+
+async def find_retry(
+    reader: Reader, tenant_id: str, created_by: str, idempotency_key: str, *, scope: SecretScope, name: str
+) -> PutRow | None:
+    """What the earlier put with the same key came to. Raises ApiError CONFLICT if that was of another secret.
+
+    The value is not compared: nothing to compare it with may be kept.
+    """
+    found = await reader.first(_BY_KEY, tenant_id=tenant_id, created_by=created_by, idempotency_key=idempotency_key)
+    if found is None:
+        return None
+    stored_scope, stored_name, version = found
+    if (stored_scope, stored_name) != (scope.value, name):
+        raise ApiError(ErrorCode.CONFLICT, "This idempotency key was used for another secret.")
+    return PutRow(str(Reference(tenant_id, scope, name)), version, name, scope)
+
+
+async def next_version(
+    tx: Transaction,
+    tenant_id: str,
+    *,
+    scope: SecretScope,
+    name: str,
+    expected_version: int | None,
+    created_by: str,
+    idempotency_key: str | None,
+) -> PutRow:
+    """Give out the next version: 1, 2, 3, ... without gaps, as the secret's row stays locked until the end.
+
+    ``expected_version`` is the version that must be the newest now, 0 for a secret that must not exist yet. Raises
+    ApiError CONFLICT otherwise.
+    """
+    given = await tx.first(
+        _NEXT_VERSION, p_tenant_id=tenant_id, p_scope=scope.value, p_name=name, expected=expected_version
+    )
+    if given is None or (expected_version is not None and given[0] != expected_version + 1):
+        raise ApiError(ErrorCode.CONFLICT, "The newest version is not the expected one.")
+    (version,) = given
+    await tx.all(
+        _VERSION,
+        tenant_id=tenant_id,
+        scope=scope.value,
+        name=name,
+        version=version,
+        created_by=created_by,
+        idempotency_key=idempotency_key,
+    )
+    return PutRow(str(Reference(tenant_id, scope, name)), version, name, scope)

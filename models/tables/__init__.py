@@ -1,0 +1,13 @@
+"""The tables: what the columns are. Statements are built from them with SQLAlchemy Core; no ORM session exists.
+
+Keys lead with ``tenant_id`` wherever a row has one, so that tables can be distributed by tenant and no foreign key
+reaches into another tenant's rows. Times are ``timestamptz`` by the database's clock.
+"""
+
+from models.tables.access import ApiKey, IdentityRecord, RoleBinding, SiteVisibility, Tenant
+from models.tables.columns import METADATA, table
+from models.tables.fleet import AgentKey, BootLease, BootLeaseTerm, BootRecord, JoinToken, Site, SiteAgent, UsedJti
+from models.tables.journal import AuditEvent, OutboxEvent
+from models.tables.secrets import Secret, SecretCiphertext, SecretGrant, SecretVersion
+
+__all__ = ["AgentKey", "ApiKey", "AuditEvent", "BootLease", "BootLeaseTerm", "BootRecord", "IdentityRecord", "JoinToken", "METADATA", "OutboxEvent", "RoleBinding", "Secret", "SecretCiphertext", "SecretGrant", "SecretVersion", "Site", "SiteAgent", "SiteVisibility", "Tenant", "UsedJti", "table"]

@@ -1,0 +1,46 @@
+"""Identity: who calls. API keys, logins of trusted issuers, and agents' JWTs.
+
+A new kind of issuer is one file in this package and one line in ``ISSUERS``.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from models.sensitive import BearerToken
+from services.identity import oidc
+from services.identity.agent_keyring import AgentKeyring
+from services.identity.keyring import Keyring
+from services.identity.oidc import Login
+from settings import Settings
+
+
+class Issuer(Protocol):
+    """An issuer whose logins the server trusts."""
+
+    @property
+    def refresh_seconds(self) -> float:
+        """How often the server calls ``refresh``."""
+
+    async def verify(self, credential: BearerToken) -> Login | None:
+        """Returns the login that ``credential`` proves, or None for any other credential.
+
+        Raises ApiError UNAVAILABLE if it cannot tell because the issuer is out of reach.
+        """
+
+    async def refresh(self) -> None:
+        """Reads the issuer's keys again."""
+
+    async def close(self) -> None:
+        """Ends what still runs."""
+
+
+ISSUERS: dict[str, Callable[[Settings], Issuer | None]] = {"oidc": oidc.Issuer.open}
+"""Every kind of issuer, by name. Each is opened by the settings, which may name none of its kind."""
+
+
+class Callers(NamedTuple):
+    """Finds out who calls."""
+
+    keyring: Keyring
+    agents: AgentKeyring
+    issuers: tuple[Issuer, ...]
