@@ -20,7 +20,7 @@ from graphql import (
     is_specified_scalar_type,
 )
 
-import cli
+from cli import documents
 from models.ids import IDEMPOTENCY_KEY_PATTERN, SITE_ID_PATTERN, TENANT_ID_PATTERN, TOKEN_ID_PATTERN
 from resolvers.registry import OPERATIONS
 from resolvers.root import schema as strawberry_schema
@@ -268,7 +268,7 @@ def test_the_readme_has_the_settings_as_they_are() -> None:
     """Its table is what `bcd settings` prints."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        cli.settings()
+        documents.settings()
     assert printed.getvalue().strip() in (ROOT / "README.md").read_text()
 
 
