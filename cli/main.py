@@ -45,10 +45,10 @@ def main() -> None:
 def _mount_clients() -> None:
     """Adds the agent's and the operator's commands. They are imported here so that a server starts without them."""
     from agent.cli import app as site_app
-    from agent.operator import agents_app, secret_app, sites_app, token_app
+    from cli.operator import agents, secrets, sites, tokens
 
     app.add_typer(site_app, name="site")
-    app.add_typer(token_app, name="token")
-    app.add_typer(sites_app, name="sites")
-    app.add_typer(secret_app, name="secret")
-    app.add_typer(agents_app, name="agents")
+    app.add_typer(tokens.app, name="token")
+    app.add_typer(sites.app, name="sites")
+    app.add_typer(secrets.app, name="secret")
+    app.add_typer(agents.app, name="agents")

@@ -72,6 +72,7 @@ def test_imports_go_one_way() -> None:
     assert set(imports("logs.py")) & HOUSE <= {"settings", "models", "schema"}
     for path in of("migrations"):
         assert set(imports(path)) & HOUSE <= {"models"}, path
+    assert {layer(path) for path in SOURCES if "cli" in imports(path)} == {"cli", "tests"}
 
 
 def test_models_know_neither_graphql_nor_http() -> None:
@@ -81,7 +82,7 @@ def test_models_know_neither_graphql_nor_http() -> None:
 
 
 def test_the_agent_talks_http_only() -> None:
-    """agent/ imports nothing of the server, nor any library that only the server needs."""
+    """agent/ and cli/operator/ import nothing of the server, nor any library that only the server needs."""
     servers = {
         "strawberry",
         "graphql",
@@ -95,6 +96,11 @@ def test_the_agent_talks_http_only() -> None:
     }
     for path in of("agent"):
         assert set(imports(path)) & HOUSE <= {"agent"}, path
+        assert not set(imports(path)) & servers, path
+    operators = [path for path in of("cli") if path.startswith("cli/operator/")]
+    assert operators
+    for path in operators:
+        assert set(imports(path)) & HOUSE <= {"agent", "cli", "settings"}, path
         assert not set(imports(path)) & servers, path
 
 
