@@ -1,7 +1,7 @@
 """Every ``BC_`` environment variable, in one place: name, type, bounds, default and meaning.
 
-This module and :mod:`agent` are the only readers of the environment. ``bcd settings`` prints the table of the README
-from it, so a setting is documented by declaring it.
+Only this module and :mod:`agent` read the environment. ``bcd settings`` prints the table of the README from it, so a
+setting is documented by declaring it.
 """
 
 import os
@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as NotJsonError
 
 CLIENT_VARIABLES = frozenset({"BC_SERVER", "BC_API_KEY", "BC_API_KEY_FILE", "BC_CREDENTIALS"})
-"""Variables of the command-line client, which may share a shell with the server."""
+"""Variables of the operator's commands, which may share a shell with the server."""
 
 
 class SettingsError(Exception):
@@ -194,6 +194,11 @@ def _named(error: NotJsonError) -> str:
     """The variable whose value is no JSON where a list is expected."""
     field = str(error).partition('"')[2].partition('"')[0]
     return f"BC_{field.upper()}"
+
+
+def client_variables() -> dict[str, str]:
+    """Returns the variables of the operator's commands that are set, by name. They may be empty."""
+    return {name: os.environ[name] for name in CLIENT_VARIABLES if name in os.environ}
 
 
 def unknown_variables(environment: Mapping[str, str], model: type[BaseSettings]) -> list[str]:

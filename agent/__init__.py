@@ -1,4 +1,5 @@
-"""The command line's side of the API: the site agent (`bcd site`) and the operator's commands.
+"""The site agent (`bcd site`), which joins a site, contends for its boot lease and fetches secrets.
 
-It speaks HTTP only and imports nothing of the server, so that it can be installed on a site's machine alone.
+It speaks HTTP only and imports nothing of the server or of the rest of the command line, so that it can be installed on
+a site's machine alone.
 """

@@ -133,7 +133,7 @@ async def other_process(world: World, **environment: str) -> AsyncIterator[httpx
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", "from cli import main; main()", "serve", "--port", str(port)),
+        *(sys.executable, "-m", "cli", "serve", "--port", str(port)),
         cwd=ROOT,
         stderr=asyncio.subprocess.DEVNULL,
         env={

@@ -1,4 +1,4 @@
-"""The operator's commands as processes against the real server."""
+"""Runs the operator's commands as processes against the real server."""
 
 import asyncio
 import json
@@ -19,17 +19,17 @@ pytestmark = pytest.mark.anyio
 
 _PROGRAM = """
 import typer
-from agent.operator import agents_app, secret_app, sites_app, token_app
+from cli.operator import agents, secrets, sites, tokens
 app = typer.Typer()
-for name, part in (("token", token_app), ("sites", sites_app), ("secret", secret_app), ("agents", agents_app)):
-    app.add_typer(part, name=name)
+for name, group in (("token", tokens), ("sites", sites), ("secret", secrets), ("agents", agents)):
+    app.add_typer(group.app, name=name)
 app(prog_name="bcd")
 """
 
 
 @dataclass
 class Done:
-    """What a command did."""
+    """The exit code and the output of a command."""
 
     exit_code: int
     out: str

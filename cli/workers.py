@@ -1,4 +1,7 @@
-"""Workers: ``bcd serve --workers N`` is one parent that listens, and N servers that share its socket and its memory."""
+"""The parent process of ``bcd serve --workers N``.
+
+It listens, forks N servers that share its socket and its memory, and replaces a server that ends.
+"""
 
 import contextlib
 import os
@@ -14,42 +17,44 @@ from prometheus_client import multiprocess
 log = structlog.get_logger(__name__)
 
 STEADY_SECONDS = 5.0
-"""A worker that fails sooner than this after its start would fail again: then all are stopped."""
+"""If a worker fails sooner than this after its start, its successor would fail too. The parent then stops all."""
 PAUSE_SECONDS = 1.0
-"""Before one is replaced that was killed as soon: else it could be forked without end."""
+"""The pause before the parent replaces a worker that was killed as soon, so that it does not fork without end."""
 STOP_SECONDS = 20.0
-"""How long a stop waits for workers before it kills them: longer than they wait for their requests."""
+"""How long a stop waits for the workers before it kills them. It is longer than they wait for their requests."""
 
 _AWAITED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
 
 
 def run(count: int, serve: Callable[[], None]) -> int:
-    """Run ``serve`` in ``count`` processes until SIGTERM or SIGINT; returns the exit code.
+    """Runs ``serve`` in ``count`` processes until SIGTERM or SIGINT, and returns the exit code.
 
-    One that ends by itself is replaced. The caller has bound the socket and imported what all share, and runs no
-    thread: a fork takes only its own along.
+    A process that ends by itself is replaced. Before the call, the caller binds the socket and imports the modules
+    that all processes share. It must run no other thread, because a fork copies only the thread that calls it.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     return _Parent(serve).run(count)
 
 
 class _Parent:
+    """The process that listens. It keeps the start time of each worker by its pid."""
+
     def __init__(self, serve: Callable[[], None]) -> None:
         self._serve = serve
         self._started: dict[int, float] = {}
         self._code = 0
         self._deadline: float | None = None
-        self._lifeline = os.pipe()  # its writing end closes with this process, however that ends
+        self._lifeline = os.pipe()  # the writing end closes when this process ends, in whatever way
 
     def run(self, count: int) -> int:
         for _ in range(count):
             self._fork()
         while self._started:
-            left = STOP_SECONDS if self._deadline is None else max(self._deadline - time.monotonic(), 0)
-            came = signal.sigtimedwait(_AWAITED, left)
-            if came is not None and came.si_signo != signal.SIGCHLD:
+            timeout = STOP_SECONDS if self._deadline is None else max(self._deadline - time.monotonic(), 0)
+            received = signal.sigtimedwait(_AWAITED, timeout)
+            if received is not None and received.si_signo != signal.SIGCHLD:
                 self._stop(signal.SIGTERM)
-            elif came is None and self._deadline is not None:
+            elif received is None and self._deadline is not None:
                 self._stop(signal.SIGKILL)
             self._reap()
         return self._code
@@ -66,7 +71,7 @@ class _Parent:
             os.kill(pid, number)
 
     def _reap(self) -> None:
-        """Take note of all that have ended: one SIGCHLD may stand for several."""
+        """Handles every worker that has ended, because one SIGCHLD may stand for several."""
         while self._started:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
@@ -87,14 +92,15 @@ class _Parent:
 
 
 def _child(serve: Callable[[], None], lifeline: tuple[int, int]) -> int:
+    """Runs ``serve`` in a forked process, and returns the exit code of that process."""
     reading, writing = lifeline
     os.close(writing)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
     threading.Thread(target=_end_with_parent, args=(reading,), daemon=True).start()
     try:
         serve()
-    except SystemExit as left:
-        return left.code if isinstance(left.code, int) else 1
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else 1
     except BaseException:
         log.exception("worker.failed")
         return 1
@@ -106,6 +112,6 @@ def _child(serve: Callable[[], None], lifeline: tuple[int, int]) -> int:
 
 
 def _end_with_parent(reading: int) -> None:
-    """Stop in order when the parent is gone: nobody would stop this worker, and it would hold the port."""
+    """Stops this worker in order when the parent is gone. Nobody else would stop it, and it would hold the port."""
     os.read(reading, 1)
     os.kill(os.getpid(), signal.SIGTERM)
