@@ -173,7 +173,7 @@ def _lifespan(settings: Settings, services: Services) -> Callable[[Starlette], A
             keyring.forget(identity_id)
             feed.moved()  # each follower checks again whether its caller may still look
 
-        handlers = {IAM_CHANNEL: iam_changed, OUTBOX_CHANNEL: relay.wake, FEED_CHANNEL: feed.moved}
+        handlers: dict[str, Callable[[str], None]] = {IAM_CHANNEL: iam_changed, OUTBOX_CHANNEL: relay.wake, FEED_CHANNEL: feed.moved}
         regular: list[tuple[str, float, Callable[[], Awaitable[None]]]] = [
             ("last_use", LAST_USE_SECONDS, keyring.flush_last_use),
             ("last_seen", LAST_USE_SECONDS, agents.flush_last_seen),

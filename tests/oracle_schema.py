@@ -17,8 +17,8 @@ from strawberry.dataloader import DataLoader
 from strawberry.scalars import JSON
 from strawberry.schema.config import StrawberryConfig
 
-from engine.plain import InstancesOf, member
 from engine.fields import derived, together
+from engine.plain import InstancesOf, member
 from models.pages import PageSelection
 from schema.scalars import SCALARS
 from tests.graphql_fakes import Later, Many, odd

@@ -228,7 +228,7 @@ async def test_last_seen_follows_in_a_moment(world: World) -> None:
     agent = await join(world)
     await world.rows("UPDATE site_agents SET last_seen_at = NULL, address = NULL")
     await agent.ok(world, "compute/siteAgents/self")
-    await world.services.agents.flush_last_seen()
+    await world.services.callers.agents.flush_last_seen()
     [row] = await world.rows("SELECT last_seen_at > enrolled_at, address FROM site_agents")
     assert tuple(row) == (True, "127.0.0.1")
 
@@ -240,11 +240,11 @@ async def test_used_jwts_are_forgotten_when_they_are_too_old(world: World) -> No
     agent = await join(world)
     token = agent.jwt()
     assert await status(world, token) == 200
-    await forget_used(world.services.database)
+    await forget_used(world.services.access.database)
     assert await status(world, token) == 401
     assert await world.count("used_jtis", "expires_at > clock_timestamp() + '50 s'") == 1
     await world.rows("UPDATE used_jtis SET expires_at = clock_timestamp()")
-    await forget_used(world.services.database)
+    await forget_used(world.services.access.database)
     assert await world.count("used_jtis") == 0
 
 

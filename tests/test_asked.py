@@ -9,7 +9,7 @@ import pytest
 from graphql import Source
 
 from models.fleet.sites import SiteRow
-from models.pages import PageSelection, Page
+from models.pages import Page, PageSelection
 from tests.world import World, run_server
 
 pytestmark = pytest.mark.anyio

@@ -8,13 +8,14 @@ import httpx
 import pytest
 
 from agent.errors import CommandError
-from database.pool import Database
 from database.connection import plain_url
+from database.pool import Database
 from doors.openapi import document
 from resolvers.agent_operations import AGENT_OPERATIONS
 from resolvers.registry import OPERATIONS
 from resolvers.root import schema
 from services import keyfiles
+from services.refusals import Refusals
 from tests.agent_world import ADMINS, NOT_FOUND, UNAUTHENTICATED, Joined, enroll, events, join, mint
 from tests.doors import Door, both_doors
 from tests.world import World
@@ -278,7 +279,7 @@ async def test_the_value_is_nowhere_else(world: World, capsys: pytest.CaptureFix
     agent, epoch = await holder(world)
     answer = await agent.send(world, READ, reference=REFERENCE, epoch=epoch)
     await agent.send(world, READ, reference=REFERENCE, version=9, epoch=epoch)
-    await world.services.refusals.flush()
+    await world.services[Refusals].flush()
     tables = [row[0] for row in await world.rows("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")]
     kept = [str(row[0]) for table in tables for row in await world.rows(f"SELECT t::text FROM {table} t")]  # noqa: S608
     logged = capsys.readouterr()
@@ -291,7 +292,7 @@ async def test_the_value_is_nowhere_else(world: World, capsys: pytest.CaptureFix
 async def test_only_the_broker_reads_the_store(world: World) -> None:
     """The serving role cannot; the broker's can, and writes nothing but the journal, which it cannot read."""
     await put(world)
-    api = world.services.database
+    api = world.services.access.database
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         await api.fetch("SELECT ciphertext FROM secret_ciphertexts")
     broker = await Database.open(

@@ -12,8 +12,9 @@ import pytest
 from agent.keys import AgentKeys, public_jwk
 from doors.http import client_address, fields_of
 from models import ids
-from services.redemption import REDEMPTIONS
 from services.hashing import HASHES
+from services.redemption import REDEMPTIONS
+from services.refusals import Refusals
 from settings import Settings
 from tests.agent_world import UNAUTHENTICATED, application, enroll, events, join, mint, second_server
 from tests.test_redemption import own_clock
@@ -47,7 +48,7 @@ def unknown() -> str:
 
 async def reasons(world: World) -> list[tuple[str, str, str | None]]:
     """Actor, outcome and reason of the audit trail's enrolments, oldest first."""
-    await world.services.refusals.flush()
+    await world.services[Refusals].flush()
     rows = await world.rows(
         "SELECT actor, outcome, data->>'reason' FROM audit_events WHERE operation = $1 ORDER BY time, id",
         "siteAgents.enroll",

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from models.errors import ApiError, ErrorCode
-from services.forge import Forge
 from models.sensitive import HashedToken
+from services.forge import Forge
 from services.hashing import HASHES, Hasher, Pepper
 from settings import Settings
 from tests.world import FAST_HASH

@@ -119,16 +119,16 @@ async def test_a_changed_binding_counts_at_once(world: World) -> None:
 
 async def test_a_change_that_passes_a_look_up_is_not_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The notification may arrive while the key's row is on its way: what was read before is then not kept."""
-    ring = Keyring(world.services.database, ttl_seconds=60)
+    ring = Keyring(world.services.access.database, ttl_seconds=60)
     credential = BearerToken(world.keys["acme-admin"])
-    real = type(world.services.database).first
+    real = type(world.services.access.database).first
 
     async def overtaken(self: Any, *arguments: Any, **parameters: Any) -> Any:
         row = await real(self, *arguments, **parameters)
         ring.forget()
         return row
 
-    monkeypatch.setattr(type(world.services.database), "first", overtaken)
+    monkeypatch.setattr(type(world.services.access.database), "first", overtaken)
     assert await ring.by_key(credential) is not None
     monkeypatch.undo()
     await revoke(world, "acme-admin")
@@ -193,13 +193,13 @@ async def test_each_change_has_one_audit_row_with_its_outcome(world: World, door
 
 async def test_a_mutation_is_decided_on_what_the_database_holds(world: World) -> None:
     """A binding that was removed no longer lets a change through, even where an actor that is kept still has it."""
-    actor = await world.services.keyring.by_key(BearerToken(world.keys["acme-admin"]))
+    actor = await world.services.callers.keyring.by_key(BearerToken(world.keys["acme-admin"]))
     assert actor is not None
     resource = site_resource("acme", await world.site_id("Acme Berlin"))
-    assert await world.services.decisions.decide(actor, Action.SITES_MANAGE, resource)
+    assert await world.services.access.decisions.decide(actor, Action.SITES_MANAGE, resource)
     await world.rows("DELETE FROM role_bindings WHERE resource = 'compute-tenant/acme' AND role = 'admin'")
     assert Action.SITES_MANAGE in actor.allowed(resource)
-    assert not await world.services.decisions.decide(actor, Action.SITES_MANAGE, resource)
+    assert not await world.services.access.decisions.decide(actor, Action.SITES_MANAGE, resource)
 
 
 async def test_viewer_tells_what_the_caller_may(world: World) -> None:

@@ -18,8 +18,8 @@ import pytest
 from database.listener import listen
 from database.pool import Database, Transaction
 from models.journal import journal
-from models.journal.outbox import Delivery
 from models.journal.journal import Event
+from models.journal.outbox import Delivery
 from services.relay import Relay
 from tests.doors import REQUEST_ID, Door, both_doors
 from tests.outside import served
@@ -391,7 +391,7 @@ async def test_the_serving_role_cannot_rewrite_the_journal(world: World) -> None
         "UPDATE outbox SET data = '{}'",
     ):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await world.services.database.fetch(statement)
+            await world.services.access.database.fetch(statement)
 
 
 async def test_the_server_delivers_at_once_with_a_long_poll(database_url: str, tmp_path: Path) -> None:

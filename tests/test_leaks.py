@@ -16,12 +16,12 @@ import pytest
 from database.embedded import EmbeddedPostgres, packaged_binaries
 from models import ids
 from models.fleet.agents import AgentDraft
-from services.forge import Minted
 from models.fleet.site_tokens import SiteTokenRow
 from models.sensitive import BearerToken, HashedToken, SecretValue
 from resolvers.site_tokens import MintedSiteToken
 from schema.agents import EnrollInput
 from schema.secrets import PutSecretInput
+from services.forge import Minted
 from services.hashing import Hasher, Pepper
 from services.keyfiles import BrokerPublicKey
 from services.requests import RequestContext

@@ -16,6 +16,7 @@ from database.connection import plain_url
 from database.statement import Statement
 from models.access.projection import View
 from models.fleet import leases
+from services.feed import Feed
 from tests.agent_world import CONFLICT, NOT_FOUND, UNAUTHENTICATED, Joined, events, join, second_server
 from tests.world import World
 
@@ -55,7 +56,7 @@ async def expire(world: World) -> None:
 
 async def sweep(world: World) -> list[leases.TermRow]:
     """What the background sweep does once."""
-    async with world.services.database.transaction() as tx:
+    async with world.services.access.database.transaction() as tx:
         return await leases.end_expired(tx)
 
 
@@ -290,10 +291,10 @@ async def test_the_server_itself_tells_of_an_expired_lease(world: World) -> None
     """The background sweep publishes compute.boot-lease.expired without anybody asking."""
     agent = await join(world)
     await agent.acquire(world)
-    head = await world.services.feed.head()
+    head = await world.services[Feed].head()
     await expire(world)
     async with asyncio.timeout(10):
-        async for rows in world.services.feed.follow("acme", View(("acme", "*"), None), head):
+        async for rows in world.services[Feed].follow("acme", View(("acme", "*"), None), head):
             if any(row.type == "compute.boot-lease.expired" for row in rows):
                 break
     [(_, data)] = await events(world, "compute.boot-lease.expired")

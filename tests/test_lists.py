@@ -229,7 +229,7 @@ async def test_a_total_costs_nothing_unless_selected(world: World, monkeypatch: 
         real = getattr(Database, method)
 
         async def counted(self: Database, query: str, *arguments: Any) -> Any:
-            if self is world.services.database and "api_keys" not in query:  # whose key it is, is kept for a while only
+            if self is world.services.access.database and "api_keys" not in query:  # whose key it is, is kept for a while only
                 statements.append(query)
             return await real(self, query, *arguments)
 

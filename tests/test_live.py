@@ -13,6 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from models.access.projection import View
+from services.feed import Feed
 from services.identity import keyring
 from tests.world import World
 
@@ -202,7 +203,7 @@ async def test_subscription_over_server_sent_events(world: World) -> None:
 
 async def test_idle_followers_ask_nothing(world: World) -> None:
     """A thousand idle followers: no statement runs until something happens, then a handful serves them all."""
-    feed = world.services.feed
+    feed = world.services[Feed]
     view_rows: list[int] = []
 
     async def follow() -> None:

@@ -27,7 +27,7 @@ class Statements:
 
     async def __call__(self, view: View, ids: Sequence[str]) -> dict[str, SiteRow]:
         self.sent.append((view, list(ids)))
-        return await sites.find_many(self._world.services.database, view, ids)
+        return await sites.find_many(self._world.services.access.database, view, ids)
 
 
 async def test_callers_share_a_statement_but_not_what_they_see(world: World) -> None:
@@ -48,7 +48,7 @@ async def test_who_asks_later_sees_later(world: World) -> None:
     began, go_on = asyncio.Event(), asyncio.Event()
 
     async def slowly(view: View, ids: Sequence[str]) -> dict[str, SiteRow]:
-        found = await sites.find_many(world.services.database, view, ids)
+        found = await sites.find_many(world.services.access.database, view, ids)
         began.set()
         await go_on.wait()
         return found

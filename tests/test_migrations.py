@@ -7,9 +7,9 @@ import asyncpg
 import pytest
 
 from database import migrate
+from database.connection import Role, plain_url
 from database.embedded import EmbeddedPostgres
 from database.pool import Database
-from database.connection import Role, plain_url
 from models.tables import METADATA
 
 pytestmark = pytest.mark.anyio

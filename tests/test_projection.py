@@ -166,7 +166,7 @@ async def test_the_projection_is_in_the_changes_transaction(world: World) -> Non
     draft = SiteDraft("acme", SiteKind.CUSTOM, "Gone", "eu", [], None, "test", "k")
     before = await world.count("site_visibility")
     with pytest.raises(RuntimeError):  # noqa: PT012 - the transaction is part of it
-        async with world.services.database.transaction() as tx:
+        async with world.services.access.database.transaction() as tx:
             row = await sites.create(tx, draft)
             assert row is not None
             assert await sites.find_many(tx, View(("acme",), None), [row.id]) == {row.id: row}

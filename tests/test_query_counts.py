@@ -92,8 +92,8 @@ async def counted_world(database_url: str, folder: Path) -> AsyncIterator[tuple[
         patched.setattr(app, "LAST_USE_SECONDS", 3600)
         async with make_world(database_url, folder) as world:
             # Callers are kept for as long as the test takes, so that no statement looks them up again.
-            patched.setattr(world.services.keyring, "_ttl_seconds", 3600)
-            patched.setattr(world.services.agents, "_ttl_seconds", 3600)
+            patched.setattr(world.services.callers.keyring, "_ttl_seconds", 3600)
+            patched.setattr(world.services.callers.agents, "_ttl_seconds", 3600)
             yield world, Counts(sent)
 
 

@@ -17,7 +17,7 @@ from models.fleet import redemption, site_tokens
 from models.fleet.redemption import Refusal, Refused
 from models.fleet.site_tokens import SiteTokenRow
 from models.sensitive import BearerToken
-from services.hashing import HASHES, Pepper
+from services.hashing import HASHES, Hasher, Pepper
 from tests.doors import GRAPHQL, HTTP
 from tests.world import World, make_world
 
@@ -202,7 +202,7 @@ async def test_a_hash_is_checked_even_if_the_pre_check_passes(world: World) -> N
     bearer = await mint(world)
     token_id, _ = ids.parse_bearer(bearer) or ("", "")
     forged = ids.new_secret()
-    tag = world.services.pepper.tag(token_id, forged)
+    tag = world.services[Pepper].tag(token_id, forged)
     await world.rows("UPDATE join_tokens SET precheck_tag = $1", tag)
     assert await outcome(world, f"bc{token_id}.{forged}{ids.checksum(token_id, forged)}") == "wrong_secret"
     assert await uses(world) == [0]
@@ -212,7 +212,7 @@ async def test_a_tag_of_another_pepper_is_refused(world: World) -> None:
     """The pre-check is keyed: the same secret under another pepper does not match."""
     bearer = BearerToken(await mint(world))
     with pytest.raises(Refused) as refused:
-        await redemption.redeem(world.services.database, world.services.hasher, Pepper(bytes(32)), bearer)
+        await redemption.redeem(world.services.access.database, world.services[Hasher], Pepper(bytes(32)), bearer)
     assert refused.value.reason is Refusal.WRONG_SECRET
 
 
@@ -252,7 +252,7 @@ async def test_v1_no_redemption_that_begins_after_revoke_answered(world: World) 
     _, secret = ids.parse_bearer(first) or ("", "")
     [(template,)] = await world.rows("SELECT id FROM join_tokens")
     tokens = [f"jt_{ids.base32(number.to_bytes(32, 'big'))}" for number in range(1000)]
-    tags = [world.services.pepper.tag(token, secret) for token in tokens]
+    tags = [world.services[Pepper].tag(token, secret) for token in tokens]
     await world.rows(
         """
         INSERT INTO join_tokens
@@ -266,7 +266,7 @@ async def test_v1_no_redemption_that_begins_after_revoke_answered(world: World) 
     async def one(token: str) -> None:
         bearer = f"bc{token}.{secret}{ids.checksum(token, secret)}"
         racing = asyncio.create_task(outcome(world, bearer))
-        async with world.services.database.transaction() as tx:
+        async with world.services.access.database.transaction() as tx:
             assert await site_tokens.revoke(tx, "acme", token) is not None
         late = await outcome(world, bearer)
         assert late == "revoked"
@@ -350,11 +350,11 @@ async def test_t2_the_count_itself_refuses_at_expires_at(database_url: str, tmp_
     """T2 under the lock: where a token expires between the look at it and the count, the count refuses it."""
     async with own_clock(database_url) as clock, make_world(database_url, tmp_path) as world:
         bearer = BearerToken(await mint(world))
-        token, _ = await redemption.identify(world.services.database, world.services.pepper, bearer)
+        token, _ = await redemption.identify(world.services.access.database, world.services[Pepper], bearer)
         redemption.refuse_early(token, address=None)
         await clock.execute("UPDATE own.clock SET at = (SELECT expires_at FROM join_tokens)")
         with pytest.raises(Refused) as refused:  # noqa: PT012 - the transaction is part of it
-            async with world.services.database.transaction() as tx:
+            async with world.services.access.database.transaction() as tx:
                 await redemption.lock(tx, token)
                 await redemption.count_use(tx, token, None)
         assert refused.value.reason is Refusal.EXPIRED

@@ -8,11 +8,11 @@ import asyncpg
 import pytest
 
 from database import batch_loader as turns
-from database.pool import Database
 from database.connection import plain_url
+from database.pool import Database
+from models.fleet.agent_jwts import AgentJwt
 from models.sensitive import BearerToken
 from services.identity.agent_keyring import AgentKeyring
-from models.fleet.agent_jwts import AgentJwt
 from services.renewals import Renewals
 from tests.agent_world import Joined, join
 from tests.world import World
@@ -26,7 +26,7 @@ FIRST_SECOND, LAST_MINUTE = -62_135_596_800, 253_402_300_799 - 60
 
 async def proven(world: World, agent: Joined, jwt: str | None = None) -> AgentJwt:
     """A request of the agent, by a new JWT or the given one."""
-    found = await world.services.agents.recognize(BearerToken(jwt or agent.jwt()))
+    found = await world.services.callers.agents.recognize(BearerToken(jwt or agent.jwt()))
     assert found is not None
     return found
 
@@ -82,7 +82,7 @@ async def test_what_cannot_be_renewed_does_not_keep_the_rest_from_it(world: Worl
     )
     await world.rows("UPDATE site_agents SET revoked_at = now() WHERE id = $1", gone.id)
     used = good.jwt()
-    renewals = world.services.renewals
+    renewals = world.services[Renewals]
     assert (await renewals.renew(await proven(world, good, used), first))[0]
     asked = [
         (await proven(world, good), first),
@@ -110,11 +110,11 @@ async def test_a_jwt_is_good_for_one_of_a_turn(world: World) -> None:
     [(agent, epoch)] = await holders(world, SITES[:1])
     jwt = agent.jwt()
     copies = [await proven(world, agent, jwt) for _ in range(4)]
-    found = await asyncio.gather(*(world.services.renewals.renew(copy, epoch) for copy in copies))
+    found = await asyncio.gather(*(world.services[Renewals].renew(copy, epoch) for copy in copies))
     assert sorted(taken for taken, _ in found) == [False, False, False, True]
     assert [answer is not None for taken, answer in found if taken] == [True]
     copies = [await proven(world, agent, jwt := agent.jwt())] + [await proven(world, agent, jwt) for _ in range(3)]
-    taken = await asyncio.gather(*(world.services.agents.take(copy, address=None) for copy in copies))
+    taken = await asyncio.gather(*(world.services.callers.agents.take(copy, address=None) for copy in copies))
     assert sorted(taken) == [False, False, False, True]
 
 
@@ -122,7 +122,7 @@ async def test_an_agent_renews_twice_in_one_turn(world: World) -> None:
     """By two JWTs: a statement changes a row once, and the other renewal is not lost by that."""
     [(agent, epoch)] = await holders(world, SITES[:1])
     twice = [(await proven(world, agent), epoch) for _ in range(2)]
-    found = await asyncio.gather(*(world.services.renewals.renew(*one) for one in twice))
+    found = await asyncio.gather(*(world.services[Renewals].renew(*one) for one in twice))
     assert [taken and answer is not None for taken, answer in found] == [True, True]
 
 
@@ -133,7 +133,7 @@ async def test_a_locked_lease_keeps_no_other_waiting(world: World) -> None:
     await locker.execute("BEGIN")
     await locker.execute("SELECT FROM boot_leases WHERE site_id = $1 FOR UPDATE", held[1][0].site_id)
     waiting = [
-        asyncio.create_task(world.services.renewals.renew(await proven(world, agent), epoch)) for agent, epoch in held
+        asyncio.create_task(world.services[Renewals].renew(await proven(world, agent), epoch)) for agent, epoch in held
     ]
     async with asyncio.timeout(4):
         await asyncio.gather(waiting[0], waiting[2])

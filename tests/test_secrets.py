@@ -13,8 +13,8 @@ import pytest
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 
-from database.pool import Database
 from database.connection import plain_url
+from database.pool import Database
 from services import keyfiles
 from services.secret_stores.local import SUITE, binding
 from tests.doors import GRAPHQL, HTTP, Door, Outcome, both_doors
@@ -265,7 +265,7 @@ async def test_the_serving_role_cannot_read_a_ciphertext(world: World) -> None:
     """The API holds a writer that cannot read: not by its key, and not even the sealed bytes."""
     await put(world, HTTP)
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
-        await world.services.database.fetch("SELECT ciphertext FROM secret_ciphertexts")
+        await world.services.access.database.fetch("SELECT ciphertext FROM secret_ciphertexts")
     broker = await Database.open(str(world.settings.database_url), role="bc_broker", size=1, timeout_seconds=5)
     try:
         assert len(await broker.fetch("SELECT ciphertext FROM secret_ciphertexts")) == 1

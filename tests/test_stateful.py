@@ -366,7 +366,7 @@ class Lease(RuleBasedStateMachine):
     @rule()
     def sweep(self) -> None:
         async def once() -> None:
-            async with self.bench.world.services.database.transaction() as tx:
+            async with self.bench.world.services.access.database.transaction() as tx:
                 await leases.end_expired(tx)
 
         self.bench.run(once())

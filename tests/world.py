@@ -15,6 +15,7 @@ from app import open_services
 from database.pool import Database
 from doors.server import configured
 from services import bootstrap, keyfiles
+from services.feed import Feed
 from services.parts import Services
 from settings import Settings
 
@@ -80,7 +81,7 @@ async def run_server(settings: Settings) -> AsyncIterator[tuple[str, Services]]:
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}", services
     finally:
-        services.feed.close()
+        services[Feed].close()
         server.should_exit = True
         await serving
         listening.close()
