@@ -1,4 +1,4 @@
-"""The command line's side of the API: the site agent (`bcd site`) and the operator's commands.
+"""The HTTP clients of the command line: the site agent (`bcd site`) and the operator's commands.
 
-It speaks HTTP only and imports nothing of the server, so that it can be installed on a site's machine alone.
+This package speaks HTTP only and imports nothing of the server, so that a site's machine can install it alone.
 """

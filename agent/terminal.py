@@ -1,4 +1,4 @@
-"""How commands speak to people and to scripts: answers on standard output, all else on standard error."""
+"""The output of commands, for people and scripts: answers on standard output, everything else on standard error."""
 
 import functools
 import json
@@ -22,7 +22,7 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 
 
 def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
-    """A command whose CommandError becomes words on standard error and the documented exit code."""
+    """Wraps a command: its CommandError becomes a message on standard error and the documented exit code."""
 
     @functools.wraps(command)
     def reporting(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -38,20 +38,20 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def note(text: str, style: str = "") -> None:
-    """A line for people, on standard error.
+    """Prints a line for people on standard error.
 
-    Control characters of a server's text cannot steer the terminal.
+    Control characters in a server's text cannot steer the terminal.
     """
     Console(stderr=True, highlight=False).print(Text(clean(text), style=style), soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """``value`` as JSON on standard output, for scripts."""
+    """Prints ``value`` as JSON on standard output, for scripts."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def print_table(columns: Sequence[tuple[str, str]], rows: Iterable[Mapping[str, Any]]) -> None:
-    """``rows`` as a table on standard output. ``columns`` are pairs of heading and member."""
+    """Prints ``rows`` as a table on standard output. ``columns`` are pairs of heading and member."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for position, (heading, _) in enumerate(columns):
         table.add_column(heading, overflow="fold", no_wrap=position == 0)
@@ -61,7 +61,7 @@ def print_table(columns: Sequence[tuple[str, str]], rows: Iterable[Mapping[str, 
 
 
 def print_record(record: Mapping[str, Any]) -> None:
-    """One record, a line for each member."""
+    """Prints one record, with a line for each member."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -71,7 +71,7 @@ def print_record(record: Mapping[str, Any]) -> None:
 
 
 def cell(value: Any) -> str:
-    """``value`` of an answer in a table: absent things are a dash, lists of labels read ``key=value``."""
+    """Returns ``value`` as the text of a table's cell. Absent values become a dash, and labels read ``key=value``."""
     if value is None or value == []:
         return "-"
     if isinstance(value, bool):
@@ -86,14 +86,14 @@ def cell(value: Any) -> str:
 
 
 def clean(text: str) -> str:
-    """``text`` with control characters made visible."""
+    """Returns ``text`` with control characters made visible."""
     return text.translate(_CONTROLS)
 
 
 class RunLog:
-    """What ``bcd site run`` tells on standard output: lines for people, or one JSON object a line.
+    """Writes the output of ``bcd site run`` to standard output: lines for people, or one JSON object a line.
 
-    On a terminal the last line is the state now. Use it as a context manager.
+    On a terminal the last line shows the current state. Use it as a context manager.
     """
 
     def __init__(self, *, as_json: bool) -> None:
@@ -112,7 +112,7 @@ class RunLog:
             self._live.stop()
 
     def show(self, status: Status) -> None:
-        """Show the state now, on a terminal."""
+        """Shows the current state, if the output is a terminal."""
         if self._live is None:
             return
         line = Text(status.phase, style="bold green" if status.epoch is not None else "bold yellow")
@@ -128,7 +128,7 @@ class RunLog:
         self._live.update(line, refresh=True)
 
     def __call__(self, event: str, **facts: object) -> None:
-        """Write one event with its facts and the time by this host's clock."""
+        """Writes one event with its facts and the time by this host's clock."""
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         if self._as_json:
             sys.stdout.write(json.dumps({"time": at, "event": event, **facts}) + "\n")
