@@ -7,18 +7,21 @@ FIRST_SECONDS = 0.2
 
 
 class Backoff:
-    """The wait after the n-th failure in a row: doubling from 0.2 s up to a cap, the upper half random."""
+    """Computes the wait after each consecutive failure.
+
+    The wait doubles from 0.2 s up to a cap. Its upper half is random.
+    """
 
     def __init__(self, jitter: Callable[[], float] = random.random) -> None:
         self._jitter = jitter
         self.failures = 0
 
     def reset(self) -> None:
-        """Something succeeded."""
+        """Starts again with the shortest wait, after a success."""
         self.failures = 0
 
     def delay(self, cap_seconds: float) -> float:
-        """Count a failure; returns the seconds to wait, at most ``cap_seconds``."""
+        """Counts a failure and returns the seconds to wait, at most ``cap_seconds``."""
         longest = min(cap_seconds, FIRST_SECONDS * 2.0 ** min(self.failures, 32))
         self.failures += 1
         return longest * (0.5 + 0.5 * self._jitter())

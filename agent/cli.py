@@ -1,6 +1,6 @@
-"""``bcd site``: join a site, contend for its boot lease, and fetch secrets.
+"""The commands of ``bcd site``: join a site, contend for its boot lease, and fetch secrets.
 
-Mounted by the command ``bcd``.
+The command ``bcd`` mounts them.
 """
 
 import asyncio
@@ -136,9 +136,9 @@ def status(state_dir: StateOption, as_json: JsonOption = False) -> None:
 
 
 def describe(state: StateDir) -> dict[str, Any]:
-    """The document of ``bcd site status --json``.
+    """Returns the document of ``bcd site status --json``.
 
-    ``holder`` needs a live process and a deadline that has not passed.
+    ``holder`` is true only if the agent's process runs and its deadline has not passed.
     """
     profile, enrolment, _ = state.joined()
     last = state.status()
@@ -231,10 +231,11 @@ def rotate_key(state_dir: StateOption) -> None:
 
 
 async def _rotate(state: StateDir) -> str:
-    """Rotate to a key that is on disk before the server hears of it, and in force on disk before it is used.
+    """Replaces the signing key and returns the agent's id.
 
-    If the answer to rotateKey was lost and the old key's last hour has passed, the new one is in force
-    already.
+    The new key is on disk before the server hears of it, and in force on disk before it is used. A rotateKey that
+    fails with UNAUTHENTICATED is not an error yet: if the answer to an earlier rotateKey was lost and the old key's
+    last hour has passed, the new key is in force already.
     """
     profile, enrolment, keys = state.joined()
     if keys.pending is None:
@@ -244,7 +245,7 @@ async def _rotate(state: StateDir) -> str:
     async with new_http(profile.server) as http:
         client = AgentClient(state, http, SystemClock(), _skew(state))
         try:
-            await client.call(SELF, {})  # corrects the client's idea of the server's clock, which dates the proof
+            await client.call(SELF, {})  # corrects the client's estimate of the server's time, which dates the proof
             proof = keys.rotation_proof(enrolment.agent_id, client.server_time.now())
             await client.call(ROTATE_KEY, {"newPublicKey": public_jwk(promoted.signing), "proof": proof})
             state.save_keys(promoted)
@@ -263,10 +264,10 @@ async def _call(state: StateDir, path: str, body: dict[str, Any]) -> dict[str, A
 
 
 def held_epoch(state: StateDir) -> int:
-    """The epoch to act under: the hook's own inside a hook of this agent, else the running agent's.
+    """Returns the epoch to act under: inside a hook of this agent the hook's own, else the running agent's.
 
-    A hook that outlived its lease so goes on to present the epoch it was started for, and is refused by the
-    server. Raises CommandError if the agent is not holder by its own clock.
+    A hook that outlived its lease therefore still presents the epoch for which it was started, and the server refuses
+    it. Raises CommandError if the agent is not holder by its own clock.
     """
     _, enrolment, _ = state.joined()
     if os.environ.get("BC_AGENT_ID") == enrolment.agent_id:

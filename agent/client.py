@@ -1,4 +1,7 @@
-"""The agent's requests: each signed anew, and tried again when a clock or a rotated key was to blame."""
+"""The agent's requests to the API.
+
+Each request has a newly signed token. A request that failed because of a wrong clock or a rotated key is repeated.
+"""
 
 import functools
 import ssl
@@ -41,9 +44,9 @@ class LeaseAnswer(Document):
     server_time: datetime
 
     def grant(self) -> Grant:
-        """What the state machine needs of it."""
-        left = None if self.expires_at is None else (self.expires_at - self.server_time).total_seconds()
-        return Grant(self.held, self.epoch, self.ttl_seconds, left)
+        """Returns the part of the answer that the lease's state machine needs."""
+        remaining = None if self.expires_at is None else (self.expires_at - self.server_time).total_seconds()
+        return Grant(self.held, self.epoch, self.ttl_seconds, remaining)
 
 
 class SelfAnswer(Document):
@@ -70,16 +73,17 @@ class SealedSecret(Document):
 
 
 class Sent(NamedTuple):
-    """A good answer, and when its request left (elapsed seconds)."""
+    """A successful answer, and the time at which its request was sent (elapsed seconds)."""
 
     body: dict[str, Any]
     sent_at: float
 
 
 def understood(kind: type[_Answer], body: Mapping[str, Any]) -> _Answer:
-    """``body`` as ``kind``.
+    """Returns ``body`` as an instance of ``kind``.
 
-    Raises CommandError, without quoting it, if the server speaks another version of the contract.
+    Raises CommandError if the body does not fit, as the server then speaks another version of the contract. The error
+    does not quote the body.
     """
     try:
         return kind.model_validate(body)
@@ -90,12 +94,12 @@ def understood(kind: type[_Answer], body: Mapping[str, Any]) -> _Answer:
 
 @functools.cache
 def _trust() -> ssl.SSLContext:
-    """The trusted certificates, read once: SSL_CERT_FILE or SSL_CERT_DIR where set."""
+    """Returns the trusted certificates, read once. SSL_CERT_FILE or SSL_CERT_DIR says where they are, if set."""
     return httpx.create_ssl_context()
 
 
 def new_http(server: str) -> httpx.AsyncClient:
-    """A client for ``server``. The caller closes it."""
+    """Returns an HTTP client for ``server``. The caller closes it."""
     return httpx.AsyncClient(
         base_url=server, verify=_trust(), timeout=TIMEOUT_SECONDS, headers={"user-agent": USER_AGENT}
     )
@@ -104,7 +108,7 @@ def new_http(server: str) -> httpx.AsyncClient:
 async def post(
     http: httpx.AsyncClient, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """POST ``body`` as JSON; the answer's object. Raises RefusedError or CommandError."""
+    """Sends ``body`` as JSON by POST and returns the answer's object. Raises RefusedError or CommandError."""
     try:
         response = await http.post(path, json=body, headers=headers)
     except httpx.TransportError as error:
@@ -113,7 +117,7 @@ async def post(
 
 
 class AgentClient:
-    """Calls methods as the enrolled agent of a state dir."""
+    """Calls methods of the API as the agent that a state dir belongs to."""
 
     def __init__(self, state: StateDir, http: httpx.AsyncClient, clock: Clock, skew_seconds: float) -> None:
         _, enrolment, self.keys = state.joined()
@@ -124,10 +128,10 @@ class AgentClient:
         self._clock = clock
 
     async def call(self, path: str, body: Mapping[str, Any]) -> Sent:
-        """The answer of one method.
+        """Calls one method and returns its answer.
 
-        A 401 is tried once more if the server's clock turns out to differ from what was assumed, or if
-        another process has rotated the key meanwhile. Raises RefusedError or CommandError.
+        Repeats the call once after a 401 if the server's clock turns out to differ from the estimate, or if another
+        process has rotated the key meanwhile. Raises RefusedError or CommandError.
         """
         sent_at = self._clock.elapsed()
         try:
@@ -147,14 +151,17 @@ class AgentClient:
         return Sent(answer, sent_at)
 
     def _resync(self, refusal: RefusedError, sent_at: float) -> bool:
-        """Whether the refusal's Date shows that the token was dated wrongly; the clock is corrected then."""
+        """Corrects the estimate of the server's time if the refusal's Date shows that the token was dated wrongly.
+
+        Returns whether it was.
+        """
         if refusal.server_time is None or abs(refusal.server_time - self.server_time.now()) < _RESYNC_FROM_SECONDS:
             return False
         self.server_time.observe(refusal.server_time, sent_at=sent_at, received_at=self._clock.elapsed())
         return True
 
     def _reload_keys(self) -> bool:
-        """Whether the state dir holds another signing key than the one in use, which is taken then."""
+        """Takes the signing key of the state dir if it differs from the one in use. Returns whether it did."""
         stored: AgentKeys | None = self._state.keys()
         if stored is None or stored.signing.thumbprint() == self.keys.signing.thumbprint():
             return False

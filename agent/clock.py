@@ -1,7 +1,7 @@
-"""The two clocks that an agent goes by: its own elapsed time, and its best knowledge of the server's time.
+"""The two clocks of an agent: this host's elapsed time, and an estimate of the server's time.
 
-Holding the lease is decided by elapsed time alone, which no one can set. The server's time is only needed in
-tokens.
+Elapsed time alone decides whether the agent holds the lease, because nobody can set it. Only tokens need the server's
+time.
 """
 
 import time
@@ -9,38 +9,41 @@ from pathlib import Path
 from typing import Protocol
 
 SKEW_LIMIT_SECONDS = 5.0
-"""A wall clock further off than this is reported."""
+"""A wall clock that is off by more than this is reported."""
 
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """Where time comes from; simulated in tests."""
+    """The source of time. Tests simulate it."""
 
     def elapsed(self) -> float:
-        """Seconds since some fixed moment: never set, never stopped while this host runs."""
+        """Returns the seconds since a fixed moment. Nothing sets or stops this clock while the host runs."""
 
     def wall(self) -> float:
-        """Unix seconds by this host's clock, which may be off or jump."""
+        """Returns Unix seconds by this host's clock, which may be off or jump."""
 
 
 class SystemClock:
     """The host's clocks.
 
-    Elapsed time goes on in suspend where there is a clock that does (Linux: CLOCK_BOOTTIME).
+    Elapsed time goes on during suspend if the host has a clock that does (Linux: CLOCK_BOOTTIME).
     """
 
     def elapsed(self) -> float:
-        """Seconds since boot, suspended time included."""
+        """Returns the seconds since boot, including suspended time."""
         return time.clock_gettime(_ELAPSED)
 
     def wall(self) -> float:
-        """Unix seconds."""
+        """Returns Unix seconds."""
         return time.time()
 
 
 def boot_id() -> str:
-    """The id of this boot, since elapsed times of two boots cannot be compared; empty where unknown."""
+    """Returns the id of this boot, or an empty string if it is unknown.
+
+    Elapsed times can be compared only within one boot.
+    """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -48,7 +51,7 @@ def boot_id() -> str:
 
 
 class ServerTime:
-    """The server's clock as last seen in an answer, carried on by this host's elapsed time."""
+    """Estimates the server's time: the time in an answer plus the time that has elapsed on this host since then."""
 
     def __init__(self, clock: Clock, skew_seconds: float = 0.0) -> None:
         self._clock = clock
@@ -57,19 +60,19 @@ class ServerTime:
         self.skew_seconds = skew_seconds
 
     def now(self) -> float:
-        """Unix seconds by the server's clock."""
+        """Returns Unix seconds by the server's clock."""
         return self._server_minus_elapsed + self._clock.elapsed()
 
     @property
     def off(self) -> bool:
-        """Whether this host's wall clock is wrong by more than the limit, beyond doubt."""
+        """Whether this host's wall clock is off by more than the limit."""
         return abs(self.skew_seconds) > SKEW_LIMIT_SECONDS
 
     def observe(self, server_time: float, *, sent_at: float, received_at: float) -> None:
-        """Take ``server_time`` (Unix seconds) of an answer as the middle of its round trip (elapsed seconds).
+        """Takes ``server_time`` (Unix seconds) of an answer as the time at the middle of its round trip.
 
-        A round trip that was held up says little, so it does not replace what a better one said.
-        ``skew_seconds`` becomes wall minus server, less what the round trip leaves open.
+        ``sent_at`` and ``received_at`` are elapsed seconds. A round trip that was held up is imprecise, so it does not
+        replace a more precise one. ``skew_seconds`` becomes the wall clock at that middle minus ``server_time``.
         """
         uncertainty = (received_at - sent_at) / 2
         if uncertainty > max(1.0, self._uncertainty_seconds):

@@ -1,6 +1,6 @@
-"""What a command can fail with: one exception, and the exit codes that scripts read.
+"""The exception that ends a command, and the exit codes that scripts read.
 
-The codes are a promise (docs/agents.md): 0 ok, 1 unexpected, 2 usage, 3 unauthenticated, 4 denied, 5 not
+The exit codes are public (docs/agents.md): 0 ok, 1 unexpected, 2 usage, 3 unauthenticated, 4 denied, 5 not
 found, 6 invalid argument, 7 conflict or state, 8 exhausted, 9 unavailable.
 """
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Exit(IntEnum):
-    """The process's exit code."""
+    """The exit code of the process."""
 
     OK = 0
     UNEXPECTED = 1
@@ -34,18 +34,18 @@ EXIT_OF_CODE = {
     "RESOURCE_EXHAUSTED": Exit.EXHAUSTED,
     "UNAVAILABLE": Exit.UNAVAILABLE,
 }
-"""The exit code of each error code of the API; INTERNAL and codes of a newer server are UNEXPECTED."""
+"""The exit code for each error code of the API. INTERNAL and codes of a newer server become UNEXPECTED."""
 
 
 class BadField(NamedTuple):
-    """One field that the server refused."""
+    """A field of the request that the server refused."""
 
     path: str
     message: str
 
 
 class CommandError(Exception):
-    """A command cannot go on. The text is for people and holds no token, key or value."""
+    """Ends a command. The message is for people and holds no token, key or value."""
 
     def __init__(self, message: str, exit_code: Exit = Exit.UNEXPECTED) -> None:
         self.message = message
@@ -54,9 +54,9 @@ class CommandError(Exception):
 
 
 class RefusedError(CommandError):
-    """The server answered with an error of the API (RFC 9457).
+    """An error that the API answered with (RFC 9457).
 
-    A failure of a proxy in between is a plain CommandError.
+    An error of a proxy before the server is a plain CommandError.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RefusedError(CommandError):
         super().__init__(f"{code}: {detail}", EXIT_OF_CODE.get(code, Exit.UNEXPECTED))
 
     def lines(self) -> list[str]:
-        """The whole story for a terminal: every bad field, when to try again, and the id to quote."""
+        """Returns the report for a terminal: every bad field, when to try again, and the request id to quote."""
         lines = [self.message, *(f"  {field.path}: {field.message}" for field in self.fields)]
         if self.retry_after_seconds is not None:
             lines.append(f"  try again in {self.retry_after_seconds:g} s")

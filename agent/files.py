@@ -1,4 +1,4 @@
-"""Private files, written so that a crash leaves the old or the new, and others can read neither."""
+"""Writes private files: a crash leaves the old or the new content, and other users can read neither."""
 
 import contextlib
 import os
@@ -9,9 +9,9 @@ PRIVATE_FILE = 0o600
 
 
 def write_private(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace ``path`` by a file of mode 0600 that holds ``data``: all of it or nothing.
+    """Replaces ``path`` by a file of mode 0600 with the content ``data``, wholly or not at all.
 
-    ``durable`` also waits until it would survive a power loss. Raises OSError.
+    With ``durable`` it also waits until the file would survive a power loss. Raises OSError.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)

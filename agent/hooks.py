@@ -1,8 +1,8 @@
-"""The operator's hooks: commands that start and stop what only the holder may do.
+"""Runs the operator's hooks: commands that start and stop the work that only the holder may do.
 
-They run one after the other in the order of the changes, beside the renewals. ``on_acquire`` may go on as
-long as the lease is held; it is ended before ``on_release`` runs. No new lease is asked for until
-``on_release`` is through.
+Hooks run one after the other, in the order of the changes, while the agent goes on to renew the lease. ``on_acquire``
+may run as long as the lease is held, and is ended before ``on_release`` runs. The agent requests no new lease before
+``on_release`` has finished.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _STANDARD_ERROR = 2
 
 
 def parse(command: str | None) -> list[str] | None:
-    """``command`` split as a POSIX shell would, no shell run. Raises CommandError."""
+    """Splits ``command`` as a POSIX shell would, without running a shell. Raises CommandError."""
     if command is None:
         return None
     try:
@@ -32,9 +32,9 @@ def parse(command: str | None) -> list[str] | None:
 
 
 class Hooks:
-    """Runs hooks for changes of holder.
+    """Runs the hooks for changes of holder.
 
-    ``log`` gets ``(event, facts)``; ``done`` is called after each release.
+    ``log`` is called with an event and its facts, ``done`` with the epoch after each release.
     """
 
     def __init__(
@@ -59,26 +59,26 @@ class Hooks:
         self._released = -1
 
     def acquired(self, epoch: int) -> None:
-        """Start ``on_acquire`` for ``epoch``."""
+        """Starts ``on_acquire`` for ``epoch`` when the hooks before it have run."""
         self._queue.put_nowait(("acquired", epoch))
 
     def released(self, epoch: int) -> None:
-        """End ``on_acquire`` and run ``on_release`` for ``epoch``: once, however often this is called."""
+        """Ends ``on_acquire`` and runs ``on_release`` for ``epoch``. Further calls for the same epoch do nothing."""
         if epoch != self._released:
             self._released = epoch
             self._queue.put_nowait(("released", epoch))
 
     async def idle(self) -> None:
-        """Wait until every release so far is through."""
+        """Waits until every release so far has finished."""
         await self._queue.join()
 
     def hurry(self) -> None:
-        """End the ``on_release`` that runs now, if any."""
+        """Ends the ``on_release`` that is running, if any."""
         if self._release_task is not None:
             self._release_task.cancel()
 
     async def run(self) -> None:
-        """Work until cancelled; what runs then is ended."""
+        """Runs hooks until cancelled, and then ends those that are running."""
         try:
             while True:
                 kind, epoch = await self._queue.get()
@@ -116,14 +116,14 @@ class Hooks:
             await _cancel(task)
 
     async def _execute(self, hook: str, command: list[str], epoch: int) -> None:
-        """Run ``command`` in a process group of its own, which is ended whole if this is cancelled."""
+        """Runs ``command`` in a process group of its own. Cancelling this ends the whole group."""
         environment = {**os.environ, **self._environment, "BC_BOOT_EPOCH": str(epoch)}
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 env=environment,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=_STANDARD_ERROR,  # standard output is the agent's own log
+                stdout=_STANDARD_ERROR,  # standard output carries the agent's own log
                 start_new_session=True,
             )
         except OSError as error:
@@ -140,7 +140,7 @@ class Hooks:
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
-    """Cancel ``task`` and wait until it has ended its command. Raises what it failed with."""
+    """Cancels ``task`` and waits until it has ended its command. Raises the error that the task failed with."""
     task.cancel()
     await asyncio.wait([task])
     if not task.cancelled():
@@ -148,10 +148,10 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 
 async def _end_group(process: asyncio.subprocess.Process) -> None:
-    """End the whole group, children included: SIGTERM, and SIGKILL to what is left after the grace.
+    """Ends the whole process group, children included: by SIGTERM, and after GRACE_SECONDS by SIGKILL.
 
-    The task that calls it is being cancelled, where ``asyncio.timeout`` of Python 3.11.2 and before ends the task
-    instead of the wait: and so it would leave the command running.
+    ``asyncio.timeout`` cannot bound the wait here, because the calling task is being cancelled. In Python 3.11.2 and
+    before it then ends the task instead of the wait, which would leave the command running.
     """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)

@@ -1,6 +1,6 @@
-"""HTTP to the API: the server's address, one POST a method, and answers taken apart.
+"""HTTP to the API: checks the server's address, and decodes answers and errors.
 
-TLS certificates are verified.
+Each method of the API is one POST. TLS certificates are verified.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _TOO_MANY_REQUESTS = 429
 
 
 def client_version() -> str:
-    """The version of this package, told to the server at enrolment."""
+    """Returns the version of this package, which the agent sends to the server at enrolment."""
     try:
         return version("better-compute-control-api")
     except PackageNotFoundError:
@@ -32,7 +32,7 @@ USER_AGENT = f"bcd/{client_version()}"
 
 
 def server_url(text: str) -> str:
-    """``text`` as a base address without a final slash.
+    """Returns ``text`` as a base URL without a final slash.
 
     Raises CommandError unless it is http(s)://host[:port][/path].
     """
@@ -54,7 +54,7 @@ def server_url(text: str) -> str:
 
 
 def sends_in_clear(server: str) -> bool:
-    """Whether what goes to ``server`` crosses a network readably: plain HTTP to another host."""
+    """Whether requests to ``server`` cross a network unencrypted: plain HTTP to another host."""
     parts = urlsplit(server)
     host = parts.hostname or ""
     with contextlib.suppress(ValueError):
@@ -63,17 +63,16 @@ def sends_in_clear(server: str) -> bool:
 
 
 def unreachable(error: httpx.TransportError) -> CommandError:
-    """No answer came: whether the server acted is unknown."""
+    """Returns the error for a request without an answer. Whether the server acted on it is unknown."""
     reason = str(error) or type(error).__name__
     return CommandError(f"The server cannot be reached: {reason}", Exit.UNAVAILABLE)
 
 
 def decode(response: httpx.Response) -> dict[str, Any]:
-    """The JSON object of a good answer.
+    """Returns the JSON object of a successful answer.
 
-    Raises RefusedError for an error of the API, CommandError for any other answer.
-
-    The body of an answer is never quoted in a CommandError: a misrouted one may be of anyone.
+    Raises RefusedError for an error of the API, and CommandError for any other answer. A CommandError never quotes the
+    body, because a misrouted answer may come from any server.
     """
     document = _document(response)
     if document is not None and isinstance(document.get("errors"), list):
@@ -97,7 +96,7 @@ def decode(response: httpx.Response) -> dict[str, Any]:
 
 
 def _graphql_refusal(errors: list[Any]) -> CommandError:
-    """Build the refusal in the first of a GraphQL answer's errors."""
+    """Returns the exception for the first of a GraphQL answer's errors."""
     try:
         return RefusedError(str(errors[0]["extensions"]["code"]), str(errors[0]["message"]))
     except (LookupError, TypeError):
@@ -128,7 +127,7 @@ def _retry_after(response: httpx.Response) -> float | None:
 
 
 def _date(response: httpx.Response) -> float | None:
-    """The server's clock by the Date header, which has whole seconds: the middle of that second."""
+    """Returns the server's time by the Date header, which has whole seconds: the middle of that second."""
     with contextlib.suppress(ValueError, TypeError):
         return parsedate_to_datetime(response.headers["date"]).timestamp() + 0.5
     return None

@@ -1,7 +1,7 @@
-"""Enrolment: redeem a site token for an identity of this agent's own.
+"""Enrolment: redeems a site token for an identity of this agent.
 
-The keys are on disk before the token leaves this host. If the answer is lost, the next try sends the same key
-with the same token, and the server answers with the agent that it has already made: no second use, no second
+The keys are on disk before the token leaves this host. If the answer is lost, the next try sends the same key with the
+same token, and the server answers with the agent that it has already made. It counts no second use and makes no second
 agent.
 """
 
@@ -26,10 +26,10 @@ _BYTE_ORDER_MARK = "\ufeff"
 
 
 def read_token(source: str) -> str:
-    """The token in the file ``source``, or on standard input for ``-``, without the whitespace around it.
+    """Returns the token in the file ``source``, or on standard input for ``-``, without the whitespace around it.
 
-    Raises CommandError, without showing it, for what cannot be a token: editors and pastes add newlines and
-    worse.
+    Raises CommandError if the text cannot be a token, as editors and pastes add newlines and worse. The error does not
+    show the text.
     """
     try:
         if source == "-" and sys.stdin.isatty():
@@ -61,10 +61,10 @@ def read_token(source: str) -> str:
 async def join(
     state: StateDir, *, server: str, token: str, name: str | None, default_name: str, clock: Clock
 ) -> Enrolment:
-    """Enrol the agent of ``state``, going on with an enrolment that was begun.
+    """Enrols the agent of ``state``, or continues an enrolment that was begun.
 
-    A state dir that has joined ``server`` answers what it is and sends nothing. Raises RefusedError or
-    CommandError.
+    If the state dir has joined ``server`` already, it returns the stored enrolment and sends nothing. Raises
+    RefusedError or CommandError.
     """
     with state.alone("keys"):
         profile = state.profile()
@@ -90,7 +90,10 @@ class _EnrolAnswer(Enrolment):
 
 
 async def _enrol(profile: Profile, keys: AgentKeys, token: str, clock: Clock) -> tuple[Enrolment, float]:
-    """The enrolment and this host's clock skew in seconds; tried again while the server cannot be reached."""
+    """Enrols with the server, and tries again while it cannot be reached.
+
+    Returns the enrolment and this host's clock skew in seconds.
+    """
     body = {
         "token": token,
         "name": profile.name,

@@ -1,6 +1,6 @@
 """The agent's keys: Ed25519 to sign its requests, X25519 to receive sealed secrets.
 
-The private halves stay here.
+The private halves never leave this host.
 """
 
 import binascii
@@ -22,16 +22,16 @@ from agent.errors import CommandError
 AUDIENCE = "better-compute"
 ROTATION_AUDIENCE = "better-compute/rotate"
 TOKEN_LIFETIME_SECONDS = 55
-"""Below the 60 s that the server allows, so that rounding cannot exceed them."""
+"""Less than the 60 s that the server allows, so that rounding cannot exceed them."""
 
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 _INFO = b"better-compute/secret/v1\n"
 
 
 class _Registry(JWSRegistry):
-    """EdDSA without the library's warning: RFC 9864 deprecates the name since it leaves the curve open.
+    """Offers EdDSA without the library's warning.
 
-    Ours is fixed.
+    RFC 9864 deprecates the name because it leaves the curve open. Here the curve is fixed.
     """
 
     def get_alg(self, name: str) -> Any:
@@ -42,7 +42,7 @@ _REGISTRY = _Registry(algorithms=["EdDSA"])
 
 
 def binding(agent_id: str, reference: str, version: int) -> bytes:
-    """The HPKE ``info`` (RFC 9180, section 5.1) of a sealed secret: for whom it is, and what."""
+    """Returns the HPKE ``info`` (RFC 9180, section 5.1) that binds a sealed secret to agent, reference and version."""
     bound = {"agentId": agent_id, "reference": reference, "version": version}
     return _INFO + json.dumps(bound, sort_keys=True, separators=(",", ":")).encode()
 
@@ -50,7 +50,7 @@ def binding(agent_id: str, reference: str, version: int) -> bytes:
 class AgentKeys:
     """The key pairs of one agent.
 
-    ``pending`` is a new signing key that the server may or may not have taken yet.
+    ``pending`` is a new signing key that the server may or may not have accepted yet.
     """
 
     def __init__(self, signing: OKPKey, sealing: OKPKey, pending: OKPKey | None = None) -> None:
@@ -60,12 +60,12 @@ class AgentKeys:
 
     @classmethod
     def generate(cls) -> Self:
-        """New keys of the system's generator."""
+        """Returns new keys from the system's random generator."""
         return cls(OKPKey.generate_key("Ed25519"), OKPKey.generate_key("X25519"))
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        """The keys that ``dump`` wrote. Raises CommandError, which shows nothing of them."""
+        """Returns the keys that ``dump`` wrote. Raises CommandError, which shows nothing of them."""
         try:
             stored = json.loads(data)
             pending = stored.get("pendingSigningKey")
@@ -78,7 +78,7 @@ class AgentKeys:
             raise CommandError("The agent's key file is damaged.") from None
 
     def dump(self) -> bytes:
-        """The private keys, for a file of mode 0600."""
+        """Returns the private keys as JSON, for a file of mode 0600."""
         return json.dumps(
             {
                 "signingKey": self.signing.as_dict(private=True),
@@ -89,20 +89,20 @@ class AgentKeys:
         ).encode()
 
     def with_pending(self) -> Self:
-        """These keys with a new signing key that waits for the server's consent."""
+        """Returns these keys with a new pending signing key, which the server has yet to accept."""
         return type(self)(self.signing, self._sealing, OKPKey.generate_key("Ed25519"))
 
     def promoted(self) -> Self:
-        """These keys with the pending signing key in force."""
+        """Returns these keys with the pending signing key in force."""
         return type(self)(self.pending or self.signing, self._sealing)
 
     @property
     def encryption_key(self) -> dict[str, Any]:
-        """The public JWK (RFC 8037) that secrets are sealed to."""
+        """The public JWK (RFC 8037) to which secrets are sealed."""
         return dict(self._sealing.as_dict(private=False))
 
     def request_token(self, agent_id: str, now: float) -> str:
-        """A new JWT for one request at ``now``, Unix seconds by the server's clock."""
+        """Returns a new JWT for one request. ``now`` is in Unix seconds by the server's clock."""
         issued_at = int(now)
         return jwt.encode(
             {"alg": "EdDSA", "kid": agent_id, "typ": "bc-agent+jwt"},
@@ -119,9 +119,9 @@ class AgentKeys:
         )
 
     def rotation_proof(self, agent_id: str, now: float) -> str:
-        """A compact JWS by the pending key: proof that this agent holds it.
+        """Returns a compact JWS signed by the pending key, as proof that this agent holds it.
 
-        Call it only when there is one.
+        Call it only if there is a pending key.
         """
         return jwt.encode(
             {"alg": "EdDSA"},
@@ -137,7 +137,7 @@ class AgentKeys:
         )
 
     def open(self, sealed: str, *, agent_id: str, reference: str, version: int) -> bytes:
-        """The value of a sealed secret (base64url).
+        """Returns the value of a sealed secret (base64url).
 
         Raises CommandError if it is not for this agent, reference and version.
         """
@@ -151,7 +151,7 @@ class AgentKeys:
 
 
 def public_jwk(key: OKPKey) -> dict[str, Any]:
-    """The public half of ``key`` as a JWK (RFC 8037)."""
+    """Returns the public half of ``key`` as a JWK (RFC 8037)."""
     return dict(key.as_dict(private=False))
 
 

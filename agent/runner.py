@@ -1,4 +1,4 @@
-"""``bcd site run``: contends for the boot lease, keeps it, and runs the hooks, until it is told to stop."""
+"""Runs ``bcd site run``: contends for the boot lease, keeps it, and runs the hooks, until it is told to stop."""
 
 import asyncio
 import contextlib
@@ -14,8 +14,9 @@ from agent.lease import Change, Lease, Request
 from agent.state import Phase, StateDir, Status
 
 WATCH_SECONDS = 0.25
-"""The event loop's timers stand still in suspend; the deadline is looked at this often on a clock that does
-not.
+"""How often the deadline is checked.
+
+The event loop's timers stand still during suspend. The check reads a clock that does not.
 """
 
 RELEASE_TIMEOUT_SECONDS = 3.0
@@ -24,7 +25,10 @@ Log = Callable[..., None]
 
 
 class Runner:
-    """One agent at work in its state dir. ``log`` gets each event with its facts, ``show`` each new status."""
+    """Runs one agent in its state dir.
+
+    ``log`` is called with each event and its facts, ``show`` with each new status.
+    """
 
     def __init__(
         self,
@@ -66,10 +70,10 @@ class Runner:
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
-        """Work until ``stop``; then run on-release, and only then give the lease back.
+        """Works until ``stop``, then runs on-release, and only then gives the lease back.
 
-        The lease is renewed while on-release runs, so that no other agent begins before this one has ended.
-        Cancelled, it does neither, as if it had been killed.
+        It renews the lease while on-release runs, so that no other agent begins before this one has ended. If it is
+        cancelled, it does neither, as if the process had been killed.
         """
         self._log(
             "started",
@@ -93,13 +97,13 @@ class Runner:
                     task.cancel()
                 results = await asyncio.gather(*tasks, return_exceptions=True)
                 self._publish("stopped")
-            for result in results:  # a worker that broke must not pass for an orderly end
+            for result in results:  # the failure of a task must not look like an orderly end
                 if isinstance(result, Exception):
                     raise result
         self._log("stopped")
 
     def stop(self) -> None:
-        """Ask ``run`` to end in order. Asked again, it does not wait for on-release."""
+        """Asks ``run`` to end in order. A second call makes it not wait for on-release."""
         if self._stop.is_set():
             self._hooks.hurry()
         self._stop.set()
@@ -108,7 +112,7 @@ class Runner:
         self._publish("stopping")
         epoch = self._lease.epoch
         if epoch is None:
-            contend.cancel()  # or a grant on its way would make it holder now
+            contend.cancel()  # else an answer on its way could make this agent holder now
         else:
             self._hooks.released(epoch)
         idle = asyncio.create_task(self._hooks.idle())
@@ -128,7 +132,7 @@ class Runner:
             self._log("lease not released, it will expire", epoch=epoch, error=str(error) or "timed out")
 
     async def _contend(self) -> None:
-        """Ask for the lease, renew it, and wait in between."""
+        """Requests the lease, renews it, and waits in between."""
         while True:
             await self._sleep_until(self._lease.next_at)
             self._apply(self._lease.expire(self._clock.elapsed()))
@@ -169,18 +173,18 @@ class Runner:
         return self._lease.failed(now=now, retry_after_seconds=refusal.retry_after_seconds)
 
     async def _watch(self) -> None:
-        """Give the lease up at its deadline, whatever a request is waiting for."""
+        """Gives the lease up at its deadline, even while a request waits for its answer."""
         while True:
             self._apply(self._lease.expire(self._clock.elapsed()))
-            left = self._lease.deadline - self._clock.elapsed() if self._lease.epoch is not None else 1.0
-            await asyncio.sleep(min(WATCH_SECONDS, max(0.001, left)))
+            remaining = self._lease.deadline - self._clock.elapsed() if self._lease.epoch is not None else 1.0
+            await asyncio.sleep(min(WATCH_SECONDS, max(0.001, remaining)))
 
     async def _sleep_until(self, moment: float) -> None:
-        while (left := moment - self._clock.elapsed()) > 0:  # noqa: ASYNC110 time is not an event
-            await asyncio.sleep(min(WATCH_SECONDS, left))
+        while (remaining := moment - self._clock.elapsed()) > 0:  # noqa: ASYNC110 time is not an event
+            await asyncio.sleep(min(WATCH_SECONDS, remaining))
 
     def _apply(self, changes: list[Change]) -> None:
-        """Make changes known: to the hooks, to the log, and in the status."""
+        """Reports changes to the hooks and the log, and in the status."""
         for change in changes:
             if change.kind == "acquired":
                 self._status = self._status.model_copy(update={"owed_release": change.epoch})
@@ -240,5 +244,5 @@ def _phase_after(refusal: RefusedError) -> Phase:
 
 
 def _final(refusal: RefusedError) -> bool:
-    """Whether the server has said that this agent may hold nothing: unknown, revoked, or its site deleted."""
+    """Whether the refusal means that this agent may hold nothing: it is unknown or revoked, or its site is deleted."""
     return refusal.exit_code in (Exit.UNAUTHENTICATED, Exit.DENIED, Exit.NOT_FOUND) or (refusal.code == "INVALID_STATE")

@@ -1,10 +1,11 @@
-"""The state dir of an agent: its keys, who it is, and what the running agent last knew.
+"""The state dir of an agent: its keys, its identity, and the last status of the running agent.
 
-Nobody else may look in.
+Only the owner may enter it. Its files are:
 
-keys.json private keys agent.json server, name, and after enrolment the agent's ids status.json written by
-`bcd site run`, read by `bcd site status` and by commands that need the lease's epoch *.lock held by the
-process that joins or runs
+* ``keys.json``: the private keys.
+* ``agent.json``: the server and the agent's name, and after enrolment its ids.
+* ``status.json``: written by ``bcd site run``, read by ``bcd site status`` and by commands that need the lease's epoch.
+* ``*.lock``: held by the process that joins or runs.
 """
 
 import contextlib
@@ -26,18 +27,18 @@ from agent.files import write_private
 from agent.keys import AgentKeys
 
 PRIVATE_DIR = 0o700
-_NOT_OURS = 0o077
+_GROUP_AND_OTHERS = 0o077
 _LOCK_PATIENCE_SECONDS = 1.0
 
 
 class Document(BaseModel):
-    """A JSON object of the state dir or of an answer: camelCase outside, unknown members ignored, frozen."""
+    """A JSON object of the state dir or of an answer: members in camelCase, unknown ones ignored, frozen."""
 
     model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, frozen=True, hide_input_in_errors=True)
 
 
 class Enrolment(Document):
-    """What the server said when it enrolled this agent."""
+    """The server's answer to the enrolment of this agent."""
 
     agent_id: str
     tenant_id: str
@@ -48,7 +49,7 @@ class Enrolment(Document):
 
 
 class Profile(Document):
-    """``agent.json``: where the agent belongs.
+    """``agent.json``: the server that the agent belongs to, and its identity there.
 
     ``enrolment`` is absent until the server's answer has arrived.
     """
@@ -65,9 +66,8 @@ Phase = Literal["starting", "holder", "standby", "offline", "refused", "stopping
 class Status(Document):
     """``status.json``: what the running agent knows.
 
-    ``deadline_elapsed`` is on the elapsed clock of ``boot_id``.
-
-    ``owed_release`` is the epoch whose on-release hook has not finished: the next run begins with it.
+    ``deadline_elapsed`` is on the elapsed clock of the boot ``boot_id``. ``owed_release`` is the epoch whose
+    on-release hook has not finished. The next run begins with that hook.
     """
 
     phase: Phase
@@ -85,7 +85,7 @@ class Status(Document):
     owed_release: int | None = None
 
     def holds(self, clock: Clock) -> bool:
-        """Whether the agent's own deadline is to come. The process that wrote this may have slept past it."""
+        """Whether the agent's own deadline has not passed. The process that wrote this may have slept past it."""
         return (
             self.epoch is not None
             and self.deadline_elapsed is not None
@@ -105,7 +105,7 @@ class StateDir:
 
     @classmethod
     def create(cls, path: Path) -> "StateDir":
-        """Make ``path`` (0700) unless it is there; then it must be private. Raises CommandError."""
+        """Makes ``path`` with mode 0700. If it exists already, it must be private. Raises CommandError."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
@@ -116,7 +116,7 @@ class StateDir:
 
     @classmethod
     def open(cls, path: Path) -> "StateDir":
-        """An existing state dir. Raises CommandError if it is absent, someone else's, or open to others."""
+        """Returns an existing state dir. Raises CommandError if it is absent, another user's, or open to others."""
         try:
             info = path.stat()
         except OSError as error:
@@ -125,7 +125,7 @@ class StateDir:
             raise CommandError(f"{path} is not a directory.", Exit.USAGE)
         if info.st_uid != os.geteuid():
             raise CommandError(f"{path} belongs to another user.", Exit.USAGE)
-        if info.st_mode & _NOT_OURS:
+        if info.st_mode & _GROUP_AND_OTHERS:
             raise CommandError(
                 f"{path} is open to other users (mode {stat.S_IMODE(info.st_mode):04o}). "
                 f"Keys are kept there: chmod 700 {path}",
@@ -134,47 +134,49 @@ class StateDir:
         return cls(path)
 
     def keys(self) -> AgentKeys | None:
-        """The agent's keys, if it has any yet."""
+        """Returns the agent's keys, or None if it has none yet."""
         data = self._read("keys.json")
         return None if data is None else AgentKeys.load(data)
 
     def save_keys(self, keys: AgentKeys) -> None:
-        """Keep ``keys``; when this returns they survive a crash of the machine."""
+        """Stores ``keys``. When this returns, they survive a crash of the machine."""
         self._write("keys.json", keys.dump(), durable=True)
 
     def profile(self) -> Profile | None:
-        """Where the agent belongs, if it has begun to join."""
+        """Returns the profile, or None if the agent has not begun to join."""
         return self._document("agent.json", Profile)
 
     def save_profile(self, profile: Profile) -> None:
-        """Keep ``profile``, durably."""
+        """Stores ``profile`` durably."""
         self._write("agent.json", _json(profile), durable=True)
 
     def joined(self) -> tuple[Profile, Enrolment, AgentKeys]:
-        """Everything of an enrolled agent. Raises CommandError if it has not joined."""
+        """Returns the profile, enrolment and keys of an enrolled agent. Raises CommandError if it has not joined."""
         profile, keys = self.profile(), self.keys()
         if profile is None or profile.enrolment is None or keys is None:
             raise CommandError("This state dir has not joined a site. Join first: bcd site join", Exit.CONFLICT)
         return profile, profile.enrolment, keys
 
     def status(self) -> Status | None:
-        """What the running agent, or the last one, knew. It is not durable: a power loss may have spoilt it."""
+        """Returns the status of the running agent, or of the last one.
+
+        Returns None if there is none, or if a power loss has damaged it, as it is not durable.
+        """
         try:
             return self._document("status.json", Status)
         except CommandError:
             return None
 
     def save_status(self, status: Status) -> None:
-        """Publish ``status``. It need not survive a power loss: it speaks of this boot only."""
+        """Stores ``status``. It need not survive a power loss, because it concerns this boot only."""
         self._write("status.json", _json(status), durable=False)
 
     @contextlib.contextmanager
     def alone(self, purpose: Literal["run", "keys"]) -> Iterator[None]:
-        """Be the only process with this ``purpose`` here; the lock ends with the process.
+        """Makes this process the only one with this ``purpose`` here. The lock ends with the process.
 
-        Raises CommandError if there is one.
-
-        It is tried for a second, since ``running`` takes the lock for an instant.
+        Tries for a second, because ``running`` takes the lock for an instant. Raises CommandError if another process
+        keeps it.
         """
         descriptor = self._lock_file(purpose)
         try:
@@ -188,7 +190,7 @@ class StateDir:
             os.close(descriptor)
 
     def running(self) -> bool:
-        """Whether a ``bcd site run`` lives here now."""
+        """Whether a ``bcd site run`` is running here now."""
         descriptor = self._lock_file("run")
         try:
             return not _lock(descriptor, fcntl.LOCK_SH)

@@ -1,6 +1,6 @@
 import type { CodegenConfig } from "@graphql-codegen/cli";
 
-// The client preset types every document against the exported schema; what it writes is never committed.
+// Generates types for every GraphQL document of the console from the exported schema. The output is not committed.
 const config: CodegenConfig = {
   schema: "../schema/schema.graphql",
   documents: ["src/**/*.{ts,tsx}", "!src/generated/**"],

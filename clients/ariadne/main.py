@@ -1,6 +1,8 @@
-"""The main job: who am I, which sites are there, mint a token and revoke it, put a secret, heed an error's code.
+"""Does the main tasks of the API with the client that ariadne-codegen generates.
 
-Reads BC_URL and BC_API_KEY, and the secret's value from standard input; writes what came of it as JSON.
+Reads the caller and all sites, mints a token, repeats the mint, revokes the token, puts a secret, and handles the
+CONFLICT of a second put. Reads BC_URL and BC_API_KEY from the environment and the secret's value from standard input.
+Writes all results as JSON to standard output.
 """
 
 import json
@@ -23,27 +25,27 @@ from generated import (
 
 
 def connect(url: str, key: str) -> Compute:
-    """A client of the server at ``url`` that calls as the one whose API key ``key`` is."""
+    """Returns a client of the server at ``url`` that sends the API key ``key``."""
     return Compute(f"{url}/graphql", {"Authorization": f"Bearer {key}"})
 
 
 def all_sites(api: Compute) -> list[SitesSitesNodes]:
-    """All sites that the caller sees, page by page."""
+    """Returns all sites that the caller sees, read page by page."""
     page = api.sites().sites
-    found = page.nodes
+    nodes = page.nodes
     while page.page_info.has_next_page:
         page = api.sites(after=page.page_info.end_cursor).sites
-        found += page.nodes
-    return found
+        nodes += page.nodes
+    return nodes
 
 
 def code_of(refused: GraphQLClientGraphQLMultiError) -> ErrorCode:
-    """The code of what the API refused."""
+    """Returns the error code of a refused request."""
     return ErrorCode((refused.errors[0].extensions or {})["code"])
 
 
 def put_new(api: Compute, tenant_id: str, name: str, value: SecretStr) -> PutPutSecret | None:
-    """Put the first version of a secret; None if there is one already."""
+    """Puts the first version of a secret. Returns None if the secret exists already."""
     secret = PutSecretInput(tenant_id=tenant_id, name=name, value=value, expected_version=0)
     try:
         return api.put(secret).put_secret
@@ -54,7 +56,7 @@ def put_new(api: Compute, tenant_id: str, name: str, value: SecretStr) -> PutPut
 
 
 def main() -> None:
-    """Do the job once."""
+    """Runs all tasks once and writes their results."""
     with connect(os.environ["BC_URL"], os.environ["BC_API_KEY"]) as api:
         viewer = api.viewer().viewer
         sites = all_sites(api)
@@ -69,7 +71,7 @@ def main() -> None:
         value = SecretStr(sys.stdin.read())
         put = put_new(api, viewer.tenant_id, "bmc/rack-1", value)
         again = put_new(api, viewer.tenant_id, "bmc/rack-1", value)
-    told = {
+    results = {
         "viewer": viewer,
         "sites": sites,
         "minted": minted,
@@ -78,7 +80,7 @@ def main() -> None:
         "put": put,
         "again": again,
     }
-    sys.stdout.write(json.dumps(told, default=lambda answer: answer.model_dump(mode="json", by_alias=True)))
+    sys.stdout.write(json.dumps(results, default=lambda answer: answer.model_dump(mode="json", by_alias=True)))
 
 
 if __name__ == "__main__":

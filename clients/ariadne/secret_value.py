@@ -1,8 +1,8 @@
-"""How the generated client sends the scalar ``SecretValue``."""
+"""Serialises the scalar ``SecretValue`` for the client that ariadne-codegen generates."""
 
 from pydantic import SecretStr
 
 
 def reveal(value: SecretStr) -> str:
-    """The value itself, for the request that puts it."""
+    """Returns the value itself, for the request that puts it."""
     return value.get_secret_value()

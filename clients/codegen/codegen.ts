@@ -2,8 +2,8 @@ import type { CodegenConfig } from "@graphql-codegen/cli";
 
 const scalars = { ID: "string", DateTime: "string", SecretValue: "string", JSON: "Record<string, unknown>" };
 
-// `strictScalars`: a new scalar of the schema stops the generation until it is mapped here, and is never `any`.
-// An ID goes out as a string alone, which is what all ids of this API are.
+// With `strictScalars`, a new scalar of the schema stops the generation until it is mapped here. It is never `any`.
+// An ID accepts strings only, because all ids of this API are strings.
 const config: CodegenConfig = {
   schema: "../../schema/schema.graphql",
   documents: ["src/**/*.ts", "!src/generated/**"],
@@ -19,7 +19,7 @@ const config: CodegenConfig = {
         scalars,
       },
     },
-    // ErrorCode is used by no document, as errors have no type in GraphQL, so the preset leaves it out.
+    // The preset leaves ErrorCode out: errors have no type in GraphQL, so no document uses it.
     "src/generated/enums.ts": {
       plugins: ["typescript"],
       config: { onlyEnums: true, enumsAsTypes: true, strictScalars: true, scalars },

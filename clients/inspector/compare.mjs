@@ -1,6 +1,6 @@
-// Compares two schemas as clients see them: node compare.mjs RELEASED CURRENT
-// Prints each change that is not safe, then a line such as "0 breaking, 0 dangerous, 2 safe"; exits 1 if one breaks.
-// What the release marked as deprecated may go; words of descriptions are free.
+// Compares two schemas for changes that break clients: node compare.mjs RELEASED CURRENT
+// Prints each change that is not safe, then a line such as "0 breaking, 0 dangerous, 2 safe". Exits with 1 if a change
+// is breaking. Fields that the release marked as deprecated may be removed. Changes of descriptions are ignored.
 import { readFile } from "node:fs/promises";
 import process from "node:process";
 import { CriticalityLevel, diff, DiffRule } from "@graphql-inspector/core";
@@ -17,9 +17,10 @@ const changes = await diff(await schemaOf(released), await schemaOf(current), [
   DiffRule.suppressRemovalOfDeprecatedField,
 ]);
 const { Breaking, Dangerous, NonBreaking } = CriticalityLevel;
-const of = (level) => changes.filter(({ criticality }) => criticality.level === level);
+const changesOf = (level) => changes.filter(({ criticality }) => criticality.level === level);
 for (const level of [Breaking, Dangerous]) {
-  for (const { message } of of(level)) console.log(`${level.toLowerCase()}: ${message}`);
+  for (const { message } of changesOf(level)) console.log(`${level.toLowerCase()}: ${message}`);
 }
-console.log(`${of(Breaking).length} breaking, ${of(Dangerous).length} dangerous, ${of(NonBreaking).length} safe`);
-process.exitCode = of(Breaking).length ? 1 : 0;
+const [breaking, dangerous, safe] = [Breaking, Dangerous, NonBreaking].map((level) => changesOf(level).length);
+console.log(`${breaking} breaking, ${dangerous} dangerous, ${safe} safe`);
+process.exitCode = breaking ? 1 : 0;

@@ -7,14 +7,14 @@ export const theme = createTheme({
   autoContrast: true,
   components: {
     Modal: Modal.extend({ defaultProps: { closeButtonProps: { "aria-label": "Close" } } }),
-    // What scrolls can be scrolled by keyboard.
+    // Makes the scroll area focusable, so that it can be scrolled by keyboard.
     TableScrollContainer: TableScrollContainer.extend({
       defaultProps: { scrollAreaProps: { viewportProps: { tabIndex: 0 } } },
     }),
   },
 });
 
-/** Mantine's softer colours, with the contrast of 4.5 to 1 that WCAG 2 AA asks of text. */
+/** Replaces Mantine's softer colours by ones that have the contrast of 4.5 to 1 that WCAG 2 AA requires of text. */
 export const contrast: CSSVariablesResolver = () => ({
   variables: {},
   light: {

@@ -1,7 +1,7 @@
 import type { ErrorCode } from "./generated/enums.js";
 import type { TypedDocumentString } from "./generated/graphql.js";
 
-/** What the API refused, by its code; the message names no value that was sent. */
+/** An error of the API with its code. The message quotes no value of the request. */
 export class ApiError extends Error {
   constructor(
     readonly code: ErrorCode,
@@ -16,7 +16,7 @@ interface Answer<Data> {
   errors?: [{ message: string; extensions: { code: ErrorCode } }];
 }
 
-/** A function that runs documents on the server at `url` as the caller whose API key `key` is. It throws ApiError. */
+/** Returns a function that runs documents on the server at `url` with the API key `key`. It throws ApiError. */
 export function client(url: string, key: string) {
   return async <Data, Variables>(query: TypedDocumentString<Data, Variables>, variables: Variables): Promise<Data> => {
     const response = await fetch(`${url}/graphql`, {

@@ -1,3 +1,4 @@
+// The GraphQL documents that the program runs.
 import { graphql } from "./generated/gql.js";
 
 export const Viewer = graphql(`

@@ -1,3 +1,4 @@
+// The GraphQL documents that the program runs.
 import { graphql } from "./graphql.js";
 
 export const Viewer = graphql(`

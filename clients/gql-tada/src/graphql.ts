@@ -1,7 +1,7 @@
 import { initGraphQLTada } from "gql.tada";
 import type { introspection } from "./generated/graphql-env.js";
 
-/** Types documents against the exported schema. A scalar that is not named here is `unknown`, never `any`. */
+/** Types documents against the exported schema. A scalar that is not listed here is typed `unknown`, never `any`. */
 export const graphql = initGraphQLTada<{
   introspection: introspection;
   disableMasking: true;

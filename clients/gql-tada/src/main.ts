@@ -1,5 +1,6 @@
-// The main job: who am I, which sites are there, mint a token and revoke it, put a secret, heed an error's code.
-// Reads BC_URL and BC_API_KEY, and the secret's value from standard input; writes what came of it as JSON.
+// Does the main tasks of the API: reads the caller and all sites, mints a token, repeats the mint, revokes the token,
+// puts a secret, and handles the CONFLICT of a second put. Reads BC_URL and BC_API_KEY from the environment and the
+// secret's value from standard input. Writes all results as JSON to standard output.
 import { text } from "node:stream/consumers";
 import type { ResultOf } from "gql.tada";
 import { client, codeOf, dataOf } from "./client.js";
@@ -9,19 +10,19 @@ const { BC_URL: url, BC_API_KEY: key } = process.env;
 if (!url || !key) throw new Error("BC_URL and BC_API_KEY are needed");
 const api = client(url, key);
 
-/** All sites that the caller sees, page by page. */
+/** Returns all sites that the caller sees, read page by page. */
 async function allSites() {
-  const found: ResultOf<typeof Sites>["sites"]["nodes"] = [];
+  const all: ResultOf<typeof Sites>["sites"]["nodes"] = [];
   let after: string | null = null;
   do {
     const { sites }: ResultOf<typeof Sites> = dataOf(await api.query(Sites, { after }));
-    found.push(...sites.nodes);
+    all.push(...sites.nodes);
     after = sites.pageInfo.hasNextPage ? sites.pageInfo.endCursor : null;
   } while (after !== null);
-  return found;
+  return all;
 }
 
-/** Puts the first version of a secret; null if there is one already. */
+/** Puts the first version of a secret. Returns null if the secret exists already. */
 async function putNew(tenantId: string, name: string, value: string) {
   const answer = await api.mutation(Put, { input: { tenantId, name, value, expectedVersion: 0 } });
   if (answer.error && codeOf(answer.error) === "CONFLICT") return null;

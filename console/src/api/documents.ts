@@ -1,3 +1,4 @@
+// All GraphQL documents of the console. The generator types them against the exported schema.
 import { graphql } from "../generated";
 
 export const VIEWER = graphql(`

@@ -1,8 +1,8 @@
 import type { CombinedError } from "urql";
 
-/** What a refused request comes to: its code, what to tell, and the fields at fault. */
+/** A failed request as the pages show it. `fields` has a message for each invalid field, by its path. */
 export interface Failure {
-  /** A code of the API's `ErrorCode`, or NETWORK. */
+  /** A value of the API's `ErrorCode`, or NETWORK if no answer arrived. */
   code: string;
   message: string;
   fields: Record<string, string>;
@@ -20,7 +20,7 @@ const HINTS: Record<string, string> = {
   NETWORK: "The server does not answer. Check the connection, then try again.",
 };
 
-/** The failure behind urql's error. */
+/** Converts urql's error. Without a GraphQL error in it, the code is NETWORK. */
 export function failureOf(error: CombinedError | undefined): Failure {
   const first = error?.graphQLErrors[0];
   if (!first) return { code: "NETWORK", message: HINTS.NETWORK ?? "", fields: {} };

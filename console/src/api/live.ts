@@ -4,7 +4,7 @@ import { useSubscription } from "urql";
 import { SITE_EVENTS } from "./documents";
 import { useSession } from "./session";
 
-/** Calls `refresh` whenever something happens to the sites that the tenant sees, or to the one given. */
+/** Calls `refresh` on each event of the sites that the tenant sees, or of the site `siteId` alone if it is given. */
 export function useLive(refresh: () => void, siteId?: string) {
   const { tenantId, reconnections } = useSession();
   const [{ data }] = useSubscription({ query: SITE_EVENTS, variables: { tenantId, siteId: siteId ?? null } });
@@ -17,9 +17,9 @@ export function useLive(refresh: () => void, siteId?: string) {
     if (position !== undefined) latest.current();
   }, [position]);
   useEffect(() => {
-    // What happened while the connection was lost was told to nobody.
-    const again = () => latest.current();
-    reconnections.addEventListener("reconnected", again);
-    return () => reconnections.removeEventListener("reconnected", again);
+    // Events that occurred while the connection was lost are not delivered later, so each reconnection refreshes too.
+    const onReconnected = () => latest.current();
+    reconnections.addEventListener("reconnected", onReconnected);
+    return () => reconnections.removeEventListener("reconnected", onReconnected);
   }, [reconnections]);
 }

@@ -1,36 +1,42 @@
 import type { OidcClient, SigninResponse } from "oidc-client-ts";
 
-/** How people sign in beside API keys, as the server tells it. */
+/** The OpenID Connect issuer at which people can sign in instead of using an API key, as the server describes it. */
 export interface Issuer {
   issuer: string;
   clientId: string;
   audience: string;
 }
 
-/** A login at the issuer. Its tokens are in its closure alone: never in a storage, a URL or the DOM. */
+/** A login at the issuer. Only its closure holds the tokens: they are never in a storage, a URL or the DOM. */
 export interface Login {
-  /** The token to send now. */
+  /** Returns the current access token. */
   token: () => string;
-  /** Who signed in, as the issuer names them; for an administrator who is to let them in. */
+  /** The issuer's `sub` of the person. An administrator needs it to add the login. */
   subject: string;
-  /** Renews the token before it expires, if the issuer lets us, and calls `renewed`; the answer stops it. */
+  /**
+   * Renews the access token before it expires, if the issuer gave a refresh token, and calls `renewed` each time.
+   * Returns a function that stops the renewals.
+   */
   keep: (renewed: () => void) => () => void;
 }
 
-let asked: Promise<Issuer | null> | undefined;
+let issuerRequest: Promise<Issuer | null> | undefined;
 
-/** The issuer that the server trusts; null where there is none, or where it cannot be asked: the key's form stays. */
+/**
+ * Returns the issuer that the server trusts, and asks the server once per page load. Returns null if there is none, or
+ * if the request fails. The page then offers the form for API keys only.
+ */
 export function issuer(): Promise<Issuer | null> {
-  asked ??= fetch("/api/sign-in.json")
+  issuerRequest ??= fetch("/api/sign-in.json")
     .then(async (answer) => ((await answer.json()) as { oidc: Issuer | null }).oidc)
     .catch(() => null);
-  return asked;
+  return issuerRequest;
 }
 
-/** The issuer's host, for people. */
+/** Returns the issuer's host, to show to people. */
 export const hostOf = ({ issuer }: Issuer) => new URL(issuer).host;
 
-/** The library is loaded when it is needed: most visits never do. */
+/** Creates the OIDC client. Loads the library only now, because most visits never need it. */
 async function client({ issuer, clientId, audience }: Issuer): Promise<OidcClient> {
   const { OidcClient, WebStorageStateStore } = await import("oidc-client-ts");
   return new OidcClient({
@@ -38,35 +44,41 @@ async function client({ issuer, clientId, audience }: Issuer): Promise<OidcClien
     client_id: clientId,
     redirect_uri: `${location.origin}/`,
     scope: "openid",
-    // Issuers that pick the audience by request have it so; the others ignore it (RFC 6749, 3.1).
+    // Some issuers take the audience from this parameter. The others ignore it (RFC 6749, section 3.1).
     extraQueryParams: { audience },
-    // State, nonce and the proof key of one redirect. They are removed when its answer comes.
+    // Holds the state, nonce and proof key of one redirect. The library removes them when the issuer's answer arrives.
     stateStore: new WebStorageStateStore({ store: sessionStorage, prefix: "sign-in." }),
   });
 }
 
-/** Goes to the issuer. Rejects if it cannot be asked where its sign-in is. */
+/** Sends the browser to the issuer's sign-in page. Rejects if the issuer's discovery document cannot be read. */
 export async function leaveFor(issuer: Issuer): Promise<void> {
   const oidc = await client(issuer);
   const { url } = await oidc.createSigninRequest({ state: location.hash });
   location.assign(url);
 }
 
-/** The issuer's answer, if this page was loaded with one, out of the address before anybody sees it there. */
+/**
+ * Returns the address with the issuer's answer, or null if the page was loaded without one. Removes the answer from the
+ * address bar before anybody sees it there.
+ */
 function takeAnswer(): string | null {
-  const given = new URLSearchParams(location.search);
-  if (!given.has("state") || !(given.has("code") || given.has("error"))) return null;
+  const parameters = new URLSearchParams(location.search);
+  if (!parameters.has("state") || !(parameters.has("code") || parameters.has("error"))) return null;
   const answer = location.href;
   history.replaceState(null, "", `/${location.hash}`);
   return answer;
 }
 
-let answer = takeAnswer();
+let pendingAnswer = takeAnswer();
 
-/** The login that this page was loaded to complete, if it was. Rejects if the issuer, or its answer, is not right. */
+/**
+ * Completes the login if this page was loaded with the issuer's answer, and returns it; returns null otherwise. Rejects
+ * if the issuer or its answer is not valid.
+ */
 export async function returned(): Promise<Login | null> {
-  const url = answer;
-  answer = null;
+  const url = pendingAnswer;
+  pendingAnswer = null;
   const trusted = url && (await issuer());
   if (!url || !trusted) return null;
   const oidc = await client(trusted);
@@ -82,11 +94,11 @@ function loginOf(oidc: OidcClient, first: SigninResponse): Login {
     subject: first.profile.sub,
     keep: (renewed) => {
       let timer: number | undefined;
-      let left = false;
-      const plan = () => {
+      let stopped = false;
+      const schedule = () => {
         const { refresh_token, expires_in } = current;
-        if (!refresh_token || expires_in === undefined || left) return;
-        // A minute before the end, or, of short-lived tokens, at half time.
+        if (!refresh_token || expires_in === undefined || stopped) return;
+        // Renew a minute before the token expires, or at half of its lifetime if that is later (short-lived tokens).
         timer = window.setTimeout(() => void renew(refresh_token), 1000 * Math.max(expires_in - 60, expires_in / 2));
       };
       const renew = async (refresh_token: string) => {
@@ -97,15 +109,15 @@ function loginOf(oidc: OidcClient, first: SigninResponse): Login {
           next.refresh_token ??= refresh_token;
           current = next;
         } catch {
-          return; // the session ends with the token, and says so then
+          return; // the session ends when the token expires, and the page says so then
         }
-        if (left) return;
+        if (stopped) return;
         renewed();
-        plan();
+        schedule();
       };
-      plan();
+      schedule();
       return () => {
-        left = true;
+        stopped = true;
         window.clearTimeout(timer);
       };
     },

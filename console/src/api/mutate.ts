@@ -7,7 +7,8 @@ import { type Failure, failureOf } from "./failure";
 export type Outcome<Data> = { data: Data; failure: null } | { data: null; failure: Failure };
 
 /**
- * Runs mutations without keeping their results anywhere: a token or value must not outlive the handler that asked.
+ * Returns a function that runs a mutation and keeps its result nowhere. A token or a secret's value must not outlive
+ * the event handler that requested it.
  */
 export function useMutate() {
   const client = useClient();

@@ -11,9 +11,9 @@ type Viewer = ViewerQuery["viewer"];
 
 interface Session {
   viewer: Viewer;
-  /** As which tenant the pages look: the viewer's own, or, for platform staff, another. */
+  /** The tenant whose view the pages show: the viewer's own, or another one that platform staff have chosen. */
   tenantId: string;
-  /** Tells ("reconnected") that live updates were lost for a while. */
+  /** Dispatches "reconnected" after an interruption of live updates. */
   reconnections: EventTarget;
   setTenantId: (tenantId: string) => void;
   may: (action: string) => boolean;
@@ -22,33 +22,33 @@ interface Session {
 
 const SessionContext = createContext<Session | null>(null);
 
-/** The signed-in session. Callers stand below SessionProvider's children. */
+/** Returns the signed-in session. Throws outside of SessionProvider's children. */
 export function useSession(): Session {
   const session = useContext(SessionContext);
   if (!session) throw new Error("not signed in");
   return session;
 }
 
-/** What the sign-in page works with. */
+/** What the sign-in page needs from the session: how to begin one, and why the last one ended. */
 export interface Entrance {
-  /** Begins a session by an API key or a login; answers why not. */
+  /** Begins a session with an API key or a login. Resolves to the failure, or to null on success. */
   enter: (proof: string | Login) => Promise<Failure | null>;
-  /** Why the last session ended, if it was not by signing out. */
+  /** Why the last session ended, or null if the user signed out or has not signed in yet. */
   ended: string | null;
 }
 
-/** The server's close code for a key or token that is not valid, or not any more. */
+/** The code with which the server closes a WebSocket if the key or token is not, or no longer, valid. */
 const FORBIDDEN = 4403;
 
 interface Connection {
   client: Client;
-  /** Opens the WebSocket anew, with the bearer of now; the server ends streams when the one they began with does. */
+  /** Reopens the WebSocket with the current bearer, because the server ends a stream when its first bearer expires. */
   reconnect: () => void;
 }
 
 /**
- * A client that holds the bearer in its closure: never in storage, a URL, a cache or the DOM. `onRefused` hears when
- * it is not valid any more.
+ * Creates a client that holds the bearer in its closure only: never in a storage, a URL, a cache or the DOM. Calls
+ * `onRefused` when the server says that the bearer is not valid.
  */
 function connectionWith(bearer: () => string, onRefused: () => void, reconnections: EventTarget): Connection {
   const authorization = () => `Bearer ${bearer()}`;
@@ -62,7 +62,7 @@ function connectionWith(bearer: () => string, onRefused: () => void, reconnectio
     retryAttempts: Infinity,
     on: {
       opened: () => {
-        open = true; // and only now is the bearer asked for
+        open = true; // a socket that is not open yet has not read the bearer, so it needs no reconnection
       },
       connected: () => {
         if (connectedBefore) reconnections.dispatchEvent(new Event("reconnected"));
@@ -91,20 +91,21 @@ function connectionWith(bearer: () => string, onRefused: () => void, reconnectio
       subscriptionExchange({
         forwardSubscription: (request) => ({
           subscribe: (sink) => {
-            let left = false;
+            let unsubscribed = false;
             const complete = () => {
-              // The server ends a stream when the key is revoked or the token expires: ask, and hear it.
-              if (!left) void client.query(VIEWER, {}, { requestPolicy: "network-only" }).toPromise();
+              // The server ends a stream when the key is revoked or the token expires. This query finds out: if it is
+              // refused, the session ends.
+              if (!unsubscribed) void client.query(VIEWER, {}, { requestPolicy: "network-only" }).toPromise();
               sink.complete();
             };
-            const leave = socket.subscribe(
+            const unsubscribe = socket.subscribe(
               { ...request, query: request.query ?? "" },
               { next: (value) => sink.next(value as never), error: (error) => sink.error(error), complete },
             );
             return {
               unsubscribe: () => {
-                left = true;
-                leave();
+                unsubscribed = true;
+                unsubscribe();
               },
             };
           },
@@ -123,18 +124,21 @@ const ENDED = {
   login: "Your sign-in is not valid any more: it expired or was ended. Sign in again.",
 };
 
-/** What is kept of a session. */
-interface Begun extends Connection {
+/** The state that SessionProvider keeps for a session. */
+interface SessionState extends Connection {
   viewer: Viewer;
   proof: string | Login;
 }
 
-/** Renders `signIn` until a key or login was accepted, then `children`. A reload signs out: it is kept in memory alone. */
+/**
+ * Renders `signIn` until the server accepts a key or login, then `children`. The session is in memory only, so a reload
+ * signs out.
+ */
 export function SessionProvider(props: {
   children: ReactNode;
   signIn: (enter: Entrance["enter"], ended: Entrance["ended"]) => ReactNode;
 }) {
-  const [state, setState] = useState<Begun | null>(null);
+  const [state, setState] = useState<SessionState | null>(null);
   const [ended, setEnded] = useState<string | null>(null);
   const [tenantId, setTenantId] = useState("");
   const [reconnections] = useState(() => new EventTarget());

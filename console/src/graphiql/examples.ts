@@ -2,7 +2,7 @@ type Tab = { query: string; variables?: string };
 
 const variables = (values: object) => JSON.stringify(values, null, 2);
 
-/** Worked operations: the main job, a tab each. */
+/** The operations that GraphiQL opens with, one in each tab. They show the main tasks of the API. */
 export const EXAMPLES: Tab[] = [
   {
     query: `# Who am I, and what may I do?

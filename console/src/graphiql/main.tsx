@@ -17,7 +17,7 @@ import { memoryStorage } from "./storage";
 const EXPLORER = explorerPlugin();
 const STORAGE = memoryStorage();
 
-/** Sends operations to this origin with the key, which lives in this page's memory alone. */
+/** Returns a function that sends operations to this origin with the key. Only this page's memory holds the key. */
 function fetcherWith(key: string): Fetcher {
   const authorization = `Bearer ${key}`;
   return (request) => {
@@ -79,7 +79,7 @@ function Page() {
   );
 }
 
-/** An editor that is put away while it works ends its work by throwing "Canceled", which nobody waits for: no fault. */
+// An editor that is closed while it works rejects a promise with "Canceled". Nobody awaits it, and it is not an error.
 addEventListener("unhandledrejection", (event) => {
   if (event.reason instanceof Error && event.reason.name === "Canceled") event.preventDefault();
 });

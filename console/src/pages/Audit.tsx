@@ -23,7 +23,7 @@ const OPERATIONS = [
   "secrets.revokeGrant",
 ];
 
-/** Who did or tried what. */
+/** The page of the audit trail: lists who did or attempted which operation, with filters. */
 export function Audit() {
   const { tenantId } = useSession();
   useDocumentTitle("Audit trail · Better Compute");

@@ -11,7 +11,7 @@ import { usePager } from "../parts/Pager";
 import { PutSecret } from "../parts/PutSecret";
 import { Time } from "../parts/Time";
 
-/** The secrets' metadata. Values go in by a dialog and are never here. */
+/** The page of secrets: lists their metadata. Values are entered in a dialog and never shown. */
 export function Secrets() {
   const { tenantId, viewer, may } = useSession();
   useDocumentTitle("Secrets · Better Compute");

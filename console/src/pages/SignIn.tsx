@@ -7,21 +7,21 @@ import { hostOf, type Issuer, issuer as trustedIssuer, leaveFor, type Login, ret
 import type { Entrance } from "../api/session";
 import { FailureNotice } from "../parts/Notices";
 
-/** What to tell somebody whose login the issuer did not complete; it may be that they changed their mind. */
+/** Shown if the issuer did not complete the login, for example because the person cancelled it. */
 const NOT_COMPLETED: Failure = {
   code: "SIGN_IN",
   message: "The sign-in was not completed. Try again, or use an API key.",
   fields: {},
 };
 
-/** The issuer knows them, but here nobody said what they may do. */
-const stranger = ({ subject }: Login): Failure => ({
+/** Describes a login that the issuer accepted but that no administrator has added here. */
+const unknownLogin = ({ subject }: Login): Failure => ({
   code: "UNAUTHENTICATED",
   message: `You are signed in, but have no access here yet. Ask an administrator to add the login of subject ${subject}.`,
   fields: {},
 });
 
-/** Takes an API key, which goes into the client's closure and out of the field, or has the issuer sign people in. */
+/** The sign-in page: takes an API key, or sends people to the issuer. The key stays in the client's closure only. */
 export function SignIn({ enter, ended }: Entrance) {
   useDocumentTitle("Sign in · Better Compute");
   const [key, setKey] = useState("");
@@ -33,7 +33,7 @@ export function SignIn({ enter, ended }: Entrance) {
     const complete = async () => {
       const login = await returned();
       const failed = login && (await enter(login));
-      if (failed) setFailure(failed.code === "UNAUTHENTICATED" ? stranger(login) : failed);
+      if (failed) setFailure(failed.code === "UNAUTHENTICATED" ? unknownLogin(login) : failed);
     };
     complete().catch(() => setFailure(NOT_COMPLETED));
   }, []);

@@ -34,7 +34,7 @@ const STATE_COLORS: Record<JoinTokenState, string> = {
   REVOKED: "red",
 };
 
-/** One site: what it is, and its tokens. */
+/** The page of one site: its properties, tokens, agents, granted secrets and boot lease. */
 export function Site({ id }: { id: string }) {
   const { tenantId, may } = useSession();
   const [, navigate] = useLocation();

@@ -16,7 +16,7 @@ import { Time } from "../parts/Time";
 
 export const KIND_COLORS: Record<SiteKind, string> = { SHARED: "blue", DEDICATED: "grape", CUSTOM: "teal" };
 
-/** The sites that the tenant sees. */
+/** The page of sites: lists those that the tenant sees, with search and filter. */
 export function Sites() {
   const { tenantId, may } = useSession();
   useDocumentTitle("Sites · Better Compute");

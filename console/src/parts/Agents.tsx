@@ -10,7 +10,7 @@ import { Listing } from "./Listing";
 import { usePager } from "./Pager";
 import { Time } from "./Time";
 
-/** Who enrolled on the site, when and where they were last seen. */
+/** Lists the agents that enrolled on the site, with the time and address at which each was last seen. */
 export function Agents(props: { tenantId: string; siteId: string; holderId: string | null; manages: boolean }) {
   const { tenantId, siteId, holderId, manages } = props;
   const mutate = useMutate();

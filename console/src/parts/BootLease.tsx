@@ -16,7 +16,7 @@ const REASONS: Record<string, string> = {
   site_deleted: "the site was deleted",
 };
 
-/** Who may boot the site's machines now, and who might before. */
+/** Shows which agent holds the site's boot lease, and so may boot its machines, and which agents held it before. */
 export function BootLease({ lease, tenantId, named }: { lease: Lease; tenantId: string; named: boolean }) {
   const { holderAgentId, acquiredAt, history } = lease;
   return (
@@ -56,7 +56,7 @@ function Moment({ what, at }: { what: string; at: string | null }) {
   );
 }
 
-/** An agent's name, where the tenant sees it, else its id. */
+/** Shows an agent's name if the tenant may see it (`named`), else the beginning of its id. */
 function Name({ id, tenantId, named }: { id: string; tenantId: string; named: boolean }) {
   const [{ data }] = useQuery({
     query: AGENT_NAME,

@@ -4,7 +4,7 @@ import { type ReactNode, useState } from "react";
 import type { Failure } from "../api/failure";
 import { FailureNotice } from "./Notices";
 
-/** Asks before something that cannot be taken back. `act` answers a failure to show, or null when it is done. */
+/** Asks before an action that cannot be undone. `act` resolves to a failure to show, or to null on success. */
 export function Confirm(props: {
   title: string;
   verb: string;

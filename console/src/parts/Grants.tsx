@@ -13,7 +13,7 @@ import { FailureNotice } from "./Notices";
 import { usePager } from "./Pager";
 import { Time } from "./Time";
 
-/** Which of the tenant's secrets the holder of the site's boot lease may be handed. */
+/** Lists the tenant's secrets that the holder of the site's boot lease may fetch. Grants are added and revoked here. */
 export function Grants({ siteId, open }: { siteId: string; open: boolean }) {
   const { tenantId, may } = useSession();
   const mutate = useMutate();
@@ -85,7 +85,7 @@ export function Grants({ siteId, open }: { siteId: string; open: boolean }) {
   );
 }
 
-/** Grants a secret by its reference: one of the first two hundred, or another that is typed. */
+/** The dialog that grants a secret by its reference. It suggests the first two hundred; any other can be typed. */
 function GrantSecret(props: { siteId: string; onClose: () => void; onGranted: () => void }) {
   const { tenantId, viewer } = useSession();
   const mutate = useMutate();

@@ -1,6 +1,6 @@
 import { Badge, Group } from "@mantine/core";
 
-/** A site's labels. */
+/** Shows a site's labels. */
 export function Labels({ labels }: { labels: { key: string; value: string }[] }) {
   return (
     <Group gap={4}>

@@ -11,7 +11,7 @@ const PAGES = [
   { href: "/audit", name: "Audit trail" },
 ];
 
-/** The frame around the pages: where one is, as whom, and the way out. */
+/** The frame around all pages: navigation, the viewer's name and tenant, the colour scheme, and sign-out. */
 export function Layout({ children }: { children: ReactNode }) {
   const { viewer, tenantId, setTenantId, signOut } = useSession();
   const { setColorScheme } = useMantineColorScheme();
@@ -19,7 +19,8 @@ export function Layout({ children }: { children: ReactNode }) {
   const [location] = useLocation();
   const [opened, { toggle, close }] = useDisclosure();
   const [typed, setTyped] = useState(tenantId);
-  const at = (href: string) => (href === "/" ? location === "/" || location.startsWith("/sites") : location === href);
+  const isActive = (href: string) =>
+    href === "/" ? location === "/" || location.startsWith("/sites") : location === href;
   return (
     <AppShell header={{ height: 56 }} navbar={{ width: 220, breakpoint: "sm", collapsed: { mobile: !opened } }} padding="md">
       <AppShell.Header>
@@ -49,7 +50,7 @@ export function Layout({ children }: { children: ReactNode }) {
       </AppShell.Header>
       <AppShell.Navbar p="xs" aria-label="Pages">
         {PAGES.map(({ href, name }) => (
-          <NavLink key={href} component={Link} href={href} label={name} active={at(href)} onClick={close} />
+          <NavLink key={href} component={Link} href={href} label={name} active={isActive(href)} onClick={close} />
         ))}
         <NavLink href="/graphql" label="GraphiQL" mt="auto" />
         {viewer.fleetActions.length > 0 && (

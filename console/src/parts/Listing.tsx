@@ -6,7 +6,7 @@ import { failureOf } from "../api/failure";
 import { Empty, FailureNotice, Loading } from "./Notices";
 import { Pager, type usePager } from "./Pager";
 
-/** A column; one that is `from` a width of window on is left out below it. Without a head it holds the row's actions. */
+/** A column. Windows narrower than the breakpoint `from` leave it out. A column without `head` has a row's actions. */
 export type Column<Row> = {
   head?: string;
   from?: "sm" | "md";
@@ -14,7 +14,7 @@ export type Column<Row> = {
   cell: (row: Row) => ReactNode;
 };
 
-/** A page of a keyset list as a table; or what there is in its place: a failure, a first load, nothing to list. */
+/** Shows a page of a keyset list as a table. Shows failures, the first load and an empty list in its place. */
 export function Listing<Row>(props: {
   list:
     | {

@@ -13,7 +13,7 @@ const LIFETIMES = [
   { value: "86400", label: "24 hours (the longest)" },
 ];
 
-/** Mints a token, and shows its bearer until the dialog is closed: it is held in this component's state alone. */
+/** The dialog that mints a token and then shows its bearer until it is closed. Only its state holds the bearer. */
 export function MintToken(props: { tenantId: string; siteId: string; onClose: () => void; onMinted: () => void }) {
   const mutate = useMutate();
   const [ttl, setTtl] = useState("3600");
@@ -106,7 +106,7 @@ function Bearer({ bearer, onClose }: { bearer: string; onClose: () => void }) {
   const [leaving, setLeaving] = useState(false);
   const join = `bcd site join --server ${location.origin} --token-file - --state-dir /var/lib/bcd`;
   useEffect(() => {
-    // The browser asks before the page, and with it the token, is gone.
+    // Makes the browser ask before it leaves the page, because the token would be lost.
     const warn = (event: BeforeUnloadEvent) => event.preventDefault();
     addEventListener("beforeunload", warn);
     return () => removeEventListener("beforeunload", warn);

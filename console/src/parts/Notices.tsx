@@ -2,16 +2,16 @@ import { Alert, Button, Center, Code, Loader, Stack, Text } from "@mantine/core"
 
 import type { Failure } from "../api/failure";
 
-/** An error: what happened, how to mend it, and the request id where the log has more. */
+/** Shows a failure: what happened, how to fix it, and the request id under which the server's log has more. */
 export function FailureNotice({ failure, onRetry }: { failure: Failure | null; onRetry?: (() => void) | undefined }) {
   if (!failure) return null;
   const denied = failure.code === "PERMISSION_DENIED";
-  const stray = Object.entries(failure.fields);
+  const fieldErrors = Object.entries(failure.fields);
   return (
     <Alert color={denied ? "yellow" : "red"} title={failure.code.replaceAll("_", " ").toLowerCase()} role="alert">
       <Stack gap="xs">
         <Text size="sm">{failure.message}</Text>
-        {stray.map(([path, message]) => (
+        {fieldErrors.map(([path, message]) => (
           <Text size="sm" key={path}>
             <Code>{path}</Code> {message}
           </Text>
@@ -31,7 +31,7 @@ export function FailureNotice({ failure, onRetry }: { failure: Failure | null; o
   );
 }
 
-/** While a page's first data is on its way. */
+/** Shows a loader while a page's first data is loading. */
 export function Loading({ what }: { what: string }) {
   return (
     <Center py="xl" role="status" aria-label={`Loading ${what}`}>
@@ -40,7 +40,7 @@ export function Loading({ what }: { what: string }) {
   );
 }
 
-/** A list with nothing in it, and what to do about it. */
+/** Says that a list is empty, and what to do about it. */
 export function Empty({ children }: { children: React.ReactNode }) {
   return (
     <Center py="xl">

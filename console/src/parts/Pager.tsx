@@ -1,17 +1,20 @@
 import { Button, Group, Text } from "@mantine/core";
 import { useCallback, useState } from "react";
 
-/** The cursors of a keyset list: where the page begins, and how to go on and back. */
+/**
+ * Keeps the cursors of a keyset list: the one that the page begins after, and those of the pages before. `bound` names
+ * the filter and order of the list.
+ */
 export function usePager(bound: string) {
-  const [state, setState] = useState<{ bound: string; trail: string[] }>({ bound, trail: [] });
-  // Cursors belong to one filter and order: with another, the list begins anew.
-  const trail = state.bound === bound ? state.trail : [];
-  const next = useCallback((cursor: string) => setState({ bound, trail: [...trail, cursor] }), [bound, trail]);
-  const back = useCallback(() => setState({ bound, trail: trail.slice(0, -1) }), [bound, trail]);
-  return { after: trail.at(-1) ?? null, page: trail.length + 1, next, back };
+  const [state, setState] = useState<{ bound: string; cursors: string[] }>({ bound, cursors: [] });
+  // A cursor belongs to one filter and order. If `bound` changes, the list starts at its first page again.
+  const cursors = state.bound === bound ? state.cursors : [];
+  const next = useCallback((cursor: string) => setState({ bound, cursors: [...cursors, cursor] }), [bound, cursors]);
+  const back = useCallback(() => setState({ bound, cursors: cursors.slice(0, -1) }), [bound, cursors]);
+  return { after: cursors.at(-1) ?? null, page: cursors.length + 1, next, back };
 }
 
-/** The total, the page where there are several, and the two ways to go. */
+/** Shows the total, and for a list of several pages the page number and buttons to go back and on. */
 export function Pager(props: {
   pager: ReturnType<typeof usePager>;
   total: number;

@@ -8,7 +8,7 @@ import { useSession } from "../api/session";
 import type { SecretScope } from "../generated/graphql";
 import { FailureNotice } from "./Notices";
 
-/** Puts a value. It is in the field until it was sent, and then nowhere in this page. */
+/** The dialog that puts a secret. The value is in its field until it is sent, and after that nowhere in this page. */
 export function PutSecret(props: { name?: string; onClose: () => void; onPut: () => void }) {
   const { tenantId, viewer } = useSession();
   const mutate = useMutate();

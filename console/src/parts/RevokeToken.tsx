@@ -8,7 +8,7 @@ import { useMutate } from "../api/mutate";
 import { Confirm } from "./Confirm";
 import { FailureNotice, Loading } from "./Notices";
 
-/** Revokes a token, and tells first whom that would hit. */
+/** The dialog that revokes a token. It first lists the active agents that enrolled with the token. */
 export function RevokeToken(props: {
   tenantId: string;
   token: { id: string; siteId: string; uses: number; maxUses: number };

@@ -10,9 +10,10 @@ import { FailureNotice } from "./Notices";
 
 type Site = SitesQuery["sites"]["nodes"][number];
 
-const NAMED = ["name", "region", "kind", "dedicatedTo"];
+/** The fields whose inputs show their own errors. The notice above the form shows all other errors. */
+const INPUT_FIELDS = ["name", "region", "kind", "dedicatedTo"];
 
-/** Creates a site, or changes the one given. */
+/** The dialog that creates a site, or changes `site` if it is given. */
 export function SiteForm(props: { site?: Site | undefined; onClose: () => void; onDone: (id: string) => void }) {
   const { site } = props;
   const { tenantId } = useSession();
@@ -41,9 +42,9 @@ export function SiteForm(props: { site?: Site | undefined; onClose: () => void; 
   }
 
   const fields = failure?.fields ?? {};
-  const rest = failure && {
+  const notice = failure && {
     ...failure,
-    fields: Object.fromEntries(Object.entries(fields).filter(([path]) => !NAMED.includes(path))),
+    fields: Object.fromEntries(Object.entries(fields).filter(([path]) => !INPUT_FIELDS.includes(path))),
   };
   return (
     <Modal opened onClose={props.onClose} title={site ? `Edit ${site.name}` : "New site"}>
@@ -54,7 +55,7 @@ export function SiteForm(props: { site?: Site | undefined; onClose: () => void; 
         }}
       >
         <Stack>
-          <FailureNotice failure={rest} />
+          <FailureNotice failure={notice} />
           <TextInput
             label="Name"
             required

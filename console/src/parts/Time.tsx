@@ -3,7 +3,7 @@ import { Text, Tooltip } from "@mantine/core";
 const EXACT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const RELATIVE = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
 type Unit = "day" | "hour" | "minute" | "second";
-/** A unit, its seconds, and those of the next smaller one: 59.9 minutes are an hour. */
+/** Each unit with its length and that of the next smaller one in seconds. The latter rounds 59.9 minutes to an hour. */
 const UNITS: [Unit, number, number][] = [
   ["day", 86_400, 3600],
   ["hour", 3600, 60],
@@ -16,7 +16,7 @@ function inUnits(seconds: number): [number, Unit] {
   return [Math.round(seconds / size), unit];
 }
 
-/** A time as people say it; exactly, on hover. */
+/** Shows a time relative to now, and the exact time on hover. */
 export function Time({ at }: { at: string | null | undefined }) {
   if (!at) return <Text size="sm">–</Text>;
   return (
@@ -28,7 +28,7 @@ export function Time({ at }: { at: string | null | undefined }) {
   );
 }
 
-/** How long it was from one time to another. */
+/** Returns the duration between two times in words, such as "3 hours". */
 export function lasting(from: string, to: string): string {
   const [count, unit] = inUnits((Date.parse(to) - Date.parse(from)) / 1000);
   return new Intl.NumberFormat(undefined, { style: "unit", unit, unitDisplay: "long" }).format(count);
