@@ -75,9 +75,7 @@ async def open_services(settings: Settings) -> Services:
     database = await Database.open(
         url, role="bc_api", size=settings.database_pool_size, timeout_seconds=timeout_seconds
     )
-    broker_database = await Database.open(
-        url, role="bc_broker", size=BROKER_POOL_SIZE, timeout_seconds=timeout_seconds
-    )
+    broker_database = await Database.open(url, role="bc_broker", size=BROKER_POOL_SIZE, timeout_seconds=timeout_seconds)
     hasher, pepper = Hasher(settings), Pepper(keyfiles.pepper(settings.keys_dir))
     agents = AgentKeyring(database, ttl_seconds=settings.auth_cache_ttl_seconds)
     issuers = [issuer for open_issuer in ISSUERS.values() if (issuer := open_issuer(settings)) is not None]
@@ -160,9 +158,7 @@ def _lifespan(settings: Settings, services: Services) -> Callable[[Starlette], A
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         url, timeout_seconds = settings.required_database_url, settings.database_timeout_seconds
-        relay = Relay(
-            url, SINKS["log"](), poll_seconds=settings.outbox_poll_seconds, timeout_seconds=timeout_seconds
-        )
+        relay = Relay(url, SINKS["log"](), poll_seconds=settings.outbox_poll_seconds, timeout_seconds=timeout_seconds)
 
         def notifications_missed() -> None:
             keyring.forget()
@@ -173,7 +169,11 @@ def _lifespan(settings: Settings, services: Services) -> Callable[[Starlette], A
             keyring.forget(identity_id)
             feed.moved()  # each follower checks again whether its caller may still look
 
-        handlers: dict[str, Callable[[str], None]] = {IAM_CHANNEL: iam_changed, OUTBOX_CHANNEL: relay.wake, FEED_CHANNEL: feed.moved}
+        handlers: dict[str, Callable[[str], None]] = {
+            IAM_CHANNEL: iam_changed,
+            OUTBOX_CHANNEL: relay.wake,
+            FEED_CHANNEL: feed.moved,
+        }
         regular: list[tuple[str, float, Callable[[], Awaitable[None]]]] = [
             ("last_use", LAST_USE_SECONDS, keyring.flush_last_use),
             ("last_seen", LAST_USE_SECONDS, agents.flush_last_seen),

@@ -57,7 +57,7 @@ class BatchLoader(Generic[G, K, V]):
     """
 
     def __init__(self, look_up: Callable[[G, list[K]], Awaitable[dict[K, V]]]) -> None:
-        """``look_up`` returns the values of a group's keys. The keys are unique; one without a value may be left out."""
+        """``look_up`` returns the values of a group's keys. The keys are unique. Keys without a value may be absent."""
         self._look_up = look_up
         self._open: dict[G, Batch[K, V]] = {}
 

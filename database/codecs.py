@@ -33,6 +33,7 @@ def _decode_json(data: bytes) -> Any:
     """A JSON value, which nobody changes."""
     return orjson.loads(data[1:])
 
+
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 _MICROSECOND = timedelta(microseconds=1)

@@ -42,7 +42,7 @@ def authenticator(services: Services) -> Authenticate:
 
 
 def entries(services: Services, trusted_proxies: Sequence[Network]) -> dict[type, Enter]:
-    """Returns, for each kind of caller (operator, anonymous visitor, agent), the function that authenticates its requests.
+    """Returns, for each kind of caller (operator, visitor, agent), the function that authenticates its requests.
 
     A request of an UntakenAgentRequest leaves it to the operation to take the agent's JWT.
     """

@@ -91,8 +91,8 @@ def credential(fields: Fields) -> BearerToken | None:
 def client_address(scope: Scope, trusted: Sequence[Network]) -> str | None:
     """Returns the address that the request comes from.
 
-    It is the peer's. If the peer is a trusted proxy, it is the last address in ``X-Forwarded-For`` that is not a trusted
-    proxy's. The client itself may have written the addresses to the left of that one.
+    It is the peer's. If the peer is a trusted proxy, it is the last address in ``X-Forwarded-For`` that is not a
+    trusted proxy's. The client itself may have written the addresses to the left of that one.
     """
     peer = scope.get("client")
     address = None if peer is None else str(peer[0])

@@ -1,4 +1,4 @@
-"""What browsers load: the console, GraphiQL, their assets, and how people sign in. Pages load from this origin alone."""
+"""What browsers load, from this origin alone: the console, GraphiQL, their assets, and how people sign in."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -14,7 +14,7 @@ GRACE_SECONDS = 10
 """How long a stop waits for running requests."""
 
 GC_THRESHOLD = 100_000
-"""The net number of new objects after which the garbage collector runs. One answer of some hundred rows must not run it."""
+"""The net number of new objects that start the garbage collector. One answer of some hundred rows must not."""
 
 
 def configured(app: ASGIApp) -> uvicorn.Config:
@@ -43,7 +43,8 @@ async def serve(
 class _Joined:
     """A transport that sends everything written in one event loop iteration by one system call.
 
-    uvicorn writes the head and the body of a response separately, and sending is a large part of a small response's cost.
+    uvicorn writes the head and the body of a response separately, and sending is a large part of a small response's
+    cost.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -96,8 +97,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts, then announces."""
         await super().startup(sockets)
-        # Schema, statements and modules stay, so the collector need not walk through them again. Reference counting frees
-        # what requests allocate, except what an error's traceback holds.
+        # Schema, statements and modules stay, so the collector need not walk through them again. Reference counting
+        # frees what requests allocate, except what an error's traceback holds.
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD)

@@ -1,0 +1,1 @@
+"""A GraphQL executor for any graphql-core schema. It knows nothing of this API: see README.md in this folder."""

@@ -1,7 +1,8 @@
 """Compiles a validated operation, once, to Python code for its selection.
 
-graphql-core walks every field of every row through a resolver, an awaitable check and a serializer. Generated code reads
-the plain members of rows instead (`codegen`), and leaves everything else to graphql-core's executor (`execution`).
+graphql-core walks every field of every row through a resolver, an awaitable check and a serializer. Generated code
+reads the plain members of rows instead (`codegen`), and leaves everything else to graphql-core's executor
+(`execution`).
 """
 
 from collections import OrderedDict
@@ -90,16 +91,6 @@ def _only(values: VariableValues, names: tuple[str, ...]) -> VariableValues:
         {name: values.sources[name] for name in names if name in values.sources},
         {name: values.coerced[name] for name in names if name in values.coerced},
     )
-
-
-
-
-
-
-
-
-
-
 
 
 # --- what can be compiled --------------------------------------------------------------------------------------------

@@ -147,9 +147,7 @@ class Documents:
 
 
 class _Inspection(Visitor):
-    """What must be known of a valid document: whether it introspects, whether it holds a secret, which variables it uses
-    where null is not allowed.
-    """
+    """Walks through a valid document: does it introspect, does it hold a secret, which variables must not be null?"""
 
     def __init__(self, schema: GraphQLSchema, document: DocumentNode, secret_scalars: frozenset[str]) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ class Engine:
         suggestions: bool,
         compiled: bool = True,
     ) -> None:
-        """``inputs`` says more about inputs than their types do. With ``compiled`` False graphql-core runs everything."""
+        """``inputs`` says what types do not. With ``compiled`` False graphql-core runs every document."""
         self._schema = schema
         self._limits = limits
         self._inputs = inputs or InputRules()

@@ -23,7 +23,7 @@ class Fault(NamedTuple):
 
 
 def printable_name(name: str) -> str:
-    """Returns the name of an unknown member, or ``*`` if no member could have it: it may be a value in the wrong place."""
+    """Returns the name of an unknown member, or ``*`` for a name that may be a value in the wrong place."""
     return name if _NAME.fullmatch(name) else "*"
 
 

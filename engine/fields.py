@@ -51,6 +51,7 @@ class Together(NamedTuple):
     reads: tuple[str, ...]
     """The members of the rows that it reads, and the row's own resolver too."""
 
+
 Resolver = TypeVar("Resolver", bound=Callable[..., Any])
 
 

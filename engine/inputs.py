@@ -1,8 +1,9 @@
 """Says why an input is refused: every bad value by its path, and how to mend it, without the value.
 
-graphql-core decides whether an input is valid, but its messages quote the value. When it refuses an input, the walk here
-goes over the same input and words each fault itself. It also lets the schema's own rules check what is well typed, so
-that one answer names every fault. One walk serves variables and literals: a literal is first turned into plain values.
+graphql-core decides whether an input is valid, but its messages quote the value. When it refuses an input, the walk
+here goes over the same input and words each fault itself. It also lets the schema's own rules check what is well typed,
+so that one answer names every fault. One walk serves variables and literals: a literal is first turned into plain
+values.
 """
 
 from collections.abc import Callable, Iterable, Mapping

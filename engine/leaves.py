@@ -22,12 +22,14 @@ def format_datetime(value: datetime) -> str:
     """
     return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
+
 class Leaf(NamedTuple):
     """A leaf type whose plain values need no call: ``test`` tells them, ``value`` is what is answered for them."""
 
     test: str
     value: str
     names: dict[str, Any]
+
 
 _LEAVES: dict[Any, tuple[str, dict[str, Any]]] = {
     GraphQLString.coerce_output_value: ("type({v}) is str", {}),

@@ -36,12 +36,6 @@ class InstancesOf:
         return isinstance(value, self.classes)
 
 
-
-
-
-
-
-
 def unwrapped(type_: Any) -> tuple[Any, bool]:
     """The nullable type, and whether it may be null."""
     return (type_.of_type, False) if isinstance(type_, GraphQLNonNull) else (type_, True)

@@ -1,4 +1,4 @@
-"""The operations of site agents, in the order of the OpenAPI document. They have HTTP methods, but no GraphQL fields."""
+"""The operations of site agents, in the order of the OpenAPI document. They have no GraphQL fields."""
 
 from typing import Any
 

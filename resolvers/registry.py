@@ -52,7 +52,8 @@ class Operation(Generic[In, Out]):
         """Runs it for the caller of ``request``: a RequestContext if ``caller`` is Op, else an instance of ``caller``.
 
         A page that it lists holds what ``selection`` names. If no change has written the decision to the audit trail
-        (after a denial, or a refusal that follows it), the row is written here, in its own transaction. Raises ApiError.
+        (after a denial, or a refusal that follows it), the row is written here, in its own transaction. Raises
+        ApiError.
         """
         parts = [request.services[kind] for kind in self.uses] if self.uses else ()
         if self.caller is not Op:
@@ -80,8 +81,8 @@ def operation(
 ) -> Callable[[Callable[Concatenate[Any, In, Parts], Awaitable[Out]]], Operation[In, Out]]:
     """Registers a function as the operation ``name``. It answers ``record``, or a page of them if ``paged``.
 
-    The function's annotations say the rest. The first parameter is the caller's kind, the second the input. Each further
-    parameter is a part of the server, found by its type.
+    The function's annotations say the rest. The first parameter is the caller's kind, the second the input. Each
+    further parameter is a part of the server, found by its type.
     """
 
     def register(run: Callable[Concatenate[Any, In, Parts], Awaitable[Out]]) -> Operation[In, Out]:

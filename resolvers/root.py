@@ -160,7 +160,9 @@ class Query:
         filter: Annotated[SiteTokenFilter | None, argument(description="Conditions that must all hold.")] = UNSET,  # noqa: A002
     ) -> Page[SiteTokenRow]:
         """``siteTokens.list``."""
-        params = list_site_tokens.input_of(tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter)
+        params = list_site_tokens.input_of(
+            tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter
+        )
         return await list_site_tokens(info.context, params)
 
     @strawberry.field(description=get_site_agent.description, graphql_type=SiteAgent | None)
@@ -185,7 +187,9 @@ class Query:
         filter: Annotated[SiteAgentFilter | None, argument(description="Conditions that must all hold.")] = UNSET,  # noqa: A002
     ) -> Page[AgentRow]:
         """``siteAgents.list``."""
-        params = list_site_agents.input_of(tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter)
+        params = list_site_agents.input_of(
+            tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter
+        )
         return await list_site_agents(info.context, params)
 
     @strawberry.field(description=list_secret_grants.description, graphql_type=Connection[SecretGrant])

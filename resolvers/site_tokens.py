@@ -39,9 +39,7 @@ async def list_site_tokens(op: Op, params: ListSiteTokensInput) -> Page[SiteToke
 
 
 @operation("siteTokens.create", SiteTokenRow)
-async def create_site_token(
-    op: Op, params: CreateSiteTokenInput, forge: Forge, locks: KeyedLocks
-) -> MintedSiteToken:
+async def create_site_token(op: Op, params: CreateSiteTokenInput, forge: Forge, locks: KeyedLocks) -> MintedSiteToken:
     """Mints a join token of role `site` for one site and returns its record with the bearer, never shown again.
 
     Only the site's owner mints tokens (the root tenant for platform sites); to any other tenant the site is

@@ -1,0 +1,1 @@
+"""What runs or reaches out: identity, decisions, hashing, secret stores, broker, relay and sinks, feed."""

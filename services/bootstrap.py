@@ -26,8 +26,6 @@ class NoSuchTenantError(Exception):
     """There is no tenant of that id."""
 
 
-
-
 async def initialise(database: Database) -> BearerToken:
     """Make the root tenant and an identity with the role admin on the whole fleet; returns its API key, shown once.
 

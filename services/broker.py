@@ -1,8 +1,9 @@
 """The secret broker: the only reader of the store, and the only one that can open what it holds.
 
 Its pool acts as the role ``bc_broker``. That role can read ciphertexts and what the decision needs, and can write only
-the journal of hand-overs. The broker opens a value in memory and seals it at once to the agent's own key (HPKE, RFC 9180,
-base mode, X25519), bound to the agent, the reference and the version. No proxy or log between the two can read it.
+the journal of hand-overs. The broker opens a value in memory and seals it at once to the agent's own key (HPKE, RFC
+9180, base mode, X25519), bound to the agent, the reference and the version. No proxy or log between the two can read
+it.
 """
 
 from pathlib import Path

@@ -74,7 +74,7 @@ class Loaders:
         )
 
     def newest_agents(self, first: int) -> Loader[tuple[str, str], Page[AgentRow]]:
-        """Returns the loader of the newest ``first`` agents of tokens ``(tenant id, token id)`` that the caller sees."""
+        """Returns the loader of the newest ``first`` agents of tokens ``(tenant id, token id)``."""
         database = self._database
         return self._agents.get(first) or self._agents.setdefault(
             first, Loader(lambda keys: agents.first_pages(database, keys, first=first))

@@ -1,7 +1,7 @@
 """Redeems site tokens: proves that a bearer is genuine, and lets the caller use it under the token's lock.
 
-The order of the checks keeps guessers from buying hash work, and from learning which tokens exist: form and checksum, the
-keyed pre-check, dead tokens, argon2id, and then the row under its lock. No hash is computed inside the transaction.
+The order of the checks keeps guessers from buying hash work, and from learning which tokens exist: form and checksum,
+the keyed pre-check, dead tokens, argon2id, and then the row under its lock. No hash is computed inside the transaction.
 """
 
 from collections.abc import AsyncIterator

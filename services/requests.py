@@ -15,7 +15,7 @@ from services.parts import Services
 
 
 class RequestContext:
-    """An operator's request: who calls, and what the whole request shares. GraphQL resolvers get it as ``info.context``."""
+    """An operator's request: who calls, and what the request shares. Resolvers get it as ``info.context``."""
 
     __slots__ = ("_loaders", "_proof", "actor", "request_id", "services")
 
@@ -32,7 +32,7 @@ class RequestContext:
         return RequestContext(self.actor, request_id, self.services, self._proof)
 
     async def reauthenticate(self) -> Actor | None:
-        """Returns whom the proof belongs to now, or None. What lives longer than a request calls this again and again."""
+        """Returns whom the proof belongs to now, or None. Long-lived streams call this repeatedly."""
         keyring = self.services.callers.keyring
         if isinstance(self._proof, BearerToken):
             return await keyring.by_key(self._proof)

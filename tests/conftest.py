@@ -12,7 +12,7 @@ import pytest
 
 from database.embedded import EmbeddedPostgres
 from database.migrate import upgrade
-from tests.world import World, make_world
+from tests.support.world import World, make_world
 
 TEMPLATE = "template_bc"
 

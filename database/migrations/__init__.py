@@ -1,1 +1,1 @@
-"""Alembic migrations of the schema in :mod:`models.tables`."""
+"""Alembic migrations of the tables in :mod:`models.tables`."""

@@ -113,12 +113,6 @@ def allowed_actions(bindings: Sequence[Binding], resource: Resource) -> frozense
     return granted
 
 
-
-
-
-
-
-
 class Reach(NamedTuple):
     """How far an actor sees: all tenants (``everything``), and the whole tenants and single sites that it is bound to.
 
@@ -139,7 +133,3 @@ def reach(actor: Actor) -> Reach:
         return tuple(name for of, _, name in resources if of == kind)
 
     return Reach(bool(bound("compute-fleet")), bound("compute-tenant"), bound("compute-site"))
-
-
-
-

@@ -21,7 +21,10 @@ KEYS, IDENTITIES, BINDINGS = table(ApiKey), table(IdentityRecord), table(RoleBin
 IAM_CHANNEL = "bc_iam"
 """NOTIFY channel of changed keys, identities and bindings; the payload is the identity's id."""
 
+
 class ActorRow(NamedTuple):
+    """An identity with its bindings, and the digest of the key's secret by which it was found; empty for a subject."""
+
     secret_sha256: bytes
     identity_id: str
     name: str
@@ -48,6 +51,7 @@ def _bound(column: ColumnElement[str]) -> ColumnElement[list[str]]:
         .correlate(IDENTITIES)
     )
     return func.array(rows.scalar_subquery(), type_=ARRAY(Text))
+
 
 _ACTOR_COLUMNS = [
     IDENTITIES.c.id,
@@ -86,7 +90,7 @@ _BINDINGS = Statement(
 
 
 async def find_by_key(reader: Reader, key_id: str) -> ActorRow | None:
-    """Returns the identity that the key belongs to, and the digest that its secret must have. None: no such key is active."""
+    """Returns the key's identity, and the digest that its secret must have. None: there is no active key of that id."""
     return await reader.first(_BY_KEY, key_id=key_id)
 
 

@@ -1,4 +1,4 @@
-"""Agents' signing keys: which public keys an agent may sign with, and their rotation. A key's row never changes its key."""
+"""Agents' signing keys: which public keys an agent may sign with, and their rotation."""
 
 from collections.abc import Sequence
 from datetime import timedelta

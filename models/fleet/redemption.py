@@ -31,7 +31,6 @@ from models.tables import SiteAgent, table
 AGENTS = table(SiteAgent)
 
 
-
 class Refusal(StrEnum):
     """Why a redemption was refused: for the owner's audit trail and a counter, never for the one who tried."""
 
@@ -120,8 +119,6 @@ _COUNT_USE = Statement(
 )
 
 
-
-
 def refuse_early(token: Presented, *, address: str | None, role: JoinTokenRole = JoinTokenRole.SITE) -> None:
     """Raise Refused where the lock could not change the answer: used up, expired and revoked stay so. A used-up token
     still answers the agent that used it and lost the answer.
@@ -134,8 +131,6 @@ def refuse_early(token: Presented, *, address: str | None, role: JoinTokenRole =
         raise Refused(_STATE_REFUSALS[token.state], token)
     if token.allowed_cidrs is not None and not _address_allowed(address, token.allowed_cidrs):
         raise Refused(Refusal.WRONG_ADDRESS, token)
-
-
 
 
 async def find_presented(reader: Reader, token_id: str, thumbprint: str) -> Presented | None:
@@ -172,8 +167,6 @@ async def check_alive(tx: Transaction, token: Presented) -> None:
     (state,) = await tx.one(_STATE_NOW, tenant=token.tenant_id, token=token.id)
     if state in {JoinTokenState.REVOKED.value, JoinTokenState.EXPIRED.value}:
         raise Refused(_STATE_REFUSALS[state], token)
-
-
 
 
 def _address_allowed(address: str | None, cidrs: Sequence[str]) -> bool:

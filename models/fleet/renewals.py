@@ -8,13 +8,14 @@ statement, so they share one round trip and one flush of the disk.
 2. ``held`` locks the rows of these holders and epochs (FOR NO KEY UPDATE). If a row was changed meanwhile, PostgreSQL
    checks holder and epoch again on the new version.
 3. ``clock`` reads the time for each row of ``held``. A row leaves ``held`` only once it is locked, so the time is read
-   after the lock. PostgreSQL merges neither a CTE with FOR UPDATE nor a volatile CTE that is read twice into its reader.
+   after the lock. PostgreSQL merges neither a CTE with FOR UPDATE nor a volatile CTE that is read twice into its
+   reader.
 4. The UPDATE joins ``clock`` and compares the ``expires_at`` of ``clock`` with the time of ``clock``. In every join
    order that comparison needs a row of ``clock``, and so the lock. PostgreSQL could check a condition on the target's
    own ``expires_at`` while it scans the target, before the lock. Locking in a CTE alone is therefore not enough.
 
-The shared statement skips rows that another transaction has locked: one agent's lock keeps no other agent waiting, and a
-statement that holds rows waits for none. The caller renews each lease that was not renewed once more by itself. There
+The shared statement skips rows that another transaction has locked: one agent's lock keeps no other agent waiting, and
+a statement that holds rows waits for none. The caller renews each lease that was not renewed once more by itself. There
 ``held`` waits for the lock, and that answer is final.
 """
 
@@ -47,7 +48,7 @@ def _held(source: FromClause, *extra: ColumnElement[str]) -> Select[Any]:
 
 
 def _renewing(held: CTE, *extra: str) -> ReturningUpdate[Any]:
-    """Returns the UPDATE of the rows that ``held`` locks. It returns a LeaseAnswer, then the ``extra`` columns of ``held``."""
+    """Returns the UPDATE of the rows that ``held`` locks. Its rows are a LeaseAnswer and the ``extra`` columns."""
     clock = select(held, func.clock_timestamp().label("now")).cte("clock").prefix_with("MATERIALIZED")
     return (
         update(LEASES)

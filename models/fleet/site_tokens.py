@@ -350,14 +350,6 @@ class MintOutcome(NamedTuple):
     """None also if another call with the same key was first."""
 
 
-
-
-
-
-
-
-
-
 async def mint(database: Database, draft: SiteTokenDraft, entry: Audit) -> MintOutcome:
     """Store a token with its audit row and its event, in one statement, as each round trip adds to a mint's hash.
 

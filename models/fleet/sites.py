@@ -208,7 +208,7 @@ async def page(
     after: str | None,
     selection: PageSelection = ALL,
 ) -> Page[SiteRow]:
-    """The sites that ``view`` (of ``tenant_id``) sees, filtered and ordered by ``query``; of them what is ``selection``.
+    """Returns the sites that ``view`` of ``tenant_id`` sees, by the filter and order of ``query``.
 
     Raises ApiError INVALID_ARGUMENT for a cursor of another list.
     """

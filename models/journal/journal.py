@@ -55,7 +55,6 @@ OUTBOX_CHANNEL = "bc_outbox"
 """NOTIFY channel that wakes the relay when a transaction with events commits."""
 
 
-
 class Decision(StrEnum):
     """How IAM decided."""
 
@@ -84,8 +83,6 @@ class Event(NamedTuple):
     tenant_id: str
     site_id: str | None
     data: Mapping[str, Any]
-
-
 
 
 _AUDIT_COLUMNS = (

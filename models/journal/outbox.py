@@ -109,7 +109,8 @@ async def lead(session: Reader) -> bool:
 async def undelivered(session: Reader, *, limit: int) -> list[Delivery]:
     """Returns the oldest undelivered events, at most ``limit``.
 
-    It never asks for "greater than the last seen". A later call therefore finds an event whose transaction commits late.
+    It never asks for "greater than the last seen". A later call therefore finds an event whose transaction commits
+    late.
     """
     return await session.all(_PENDING, limit=limit)
 

@@ -1,0 +1,1 @@
+"""Secrets: their names, versions and grants, and the ciphertexts of the local store."""

@@ -18,9 +18,6 @@ from models.tables import Secret, SecretGrant, table
 GRANTS, SECRETS = table(SecretGrant), table(Secret)
 
 
-
-
-
 class GrantRow(NamedTuple):
     """A grant."""
 
@@ -38,8 +35,6 @@ class GrantQuery(NamedTuple):
 
     reference: Reference | None = None
     site_id: str | None = None
-
-
 
 
 def entitled(site: SiteRow, reference: Reference) -> bool:

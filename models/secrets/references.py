@@ -48,7 +48,7 @@ def parse(text: str) -> Reference | None:
 
 
 def reference_of(rows: Table) -> ColumnElement[str]:
-    """Returns the reference as an expression over ``rows``, which have the columns ``tenant_id``, ``scope`` and ``name``."""
+    """Returns the reference as an expression over the columns ``tenant_id``, ``scope`` and ``name`` of ``rows``."""
     return case(
         (rows.c.scope == SecretScope.FLEET.value, literal("secret://fleet/") + rows.c.name),
         else_=literal("secret://tenant/") + rows.c.tenant_id + "/" + rows.c.name,

@@ -18,9 +18,6 @@ SECRETS = table(Secret)
 VERSIONS = table(SecretVersion)
 
 
-
-
-
 class SecretRow(NamedTuple):
     """A secret's metadata: all that can ever be read of it."""
 
@@ -40,8 +37,6 @@ class PutRow(NamedTuple):
     version: int
     name: str
     scope: SecretScope
-
-
 
 
 _COLUMNS: list[ColumnElement[Any]] = [

@@ -10,4 +10,26 @@ from models.tables.fleet import AgentKey, BootLease, BootLeaseTerm, BootRecord, 
 from models.tables.journal import AuditEvent, OutboxEvent
 from models.tables.secrets import Secret, SecretCiphertext, SecretGrant, SecretVersion
 
-__all__ = ["AgentKey", "ApiKey", "AuditEvent", "BootLease", "BootLeaseTerm", "BootRecord", "IdentityRecord", "JoinToken", "METADATA", "OutboxEvent", "RoleBinding", "Secret", "SecretCiphertext", "SecretGrant", "SecretVersion", "Site", "SiteAgent", "SiteVisibility", "Tenant", "UsedJti", "table"]
+__all__ = [
+    "METADATA",
+    "AgentKey",
+    "ApiKey",
+    "AuditEvent",
+    "BootLease",
+    "BootLeaseTerm",
+    "BootRecord",
+    "IdentityRecord",
+    "JoinToken",
+    "OutboxEvent",
+    "RoleBinding",
+    "Secret",
+    "SecretCiphertext",
+    "SecretGrant",
+    "SecretVersion",
+    "Site",
+    "SiteAgent",
+    "SiteVisibility",
+    "Tenant",
+    "UsedJti",
+    "table",
+]

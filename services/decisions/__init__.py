@@ -15,7 +15,7 @@ class DecisionPoint(Protocol):
     """Decides mutations. It may be a remote service, so it is never awaited inside a transaction."""
 
     async def decide(self, actor: Actor, action: Action, resource: Resource) -> bool:
-        """Returns whether ``actor`` may do ``action`` on ``resource``. Raises ApiError UNAVAILABLE if it cannot tell."""
+        """Returns whether ``actor`` may do ``action`` on ``resource``. Raises UNAVAILABLE if it cannot tell."""
 
 
 DECISION_POINTS: dict[str, Callable[[Database], DecisionPoint]] = {"builtin": BindingDecisionPoint}

@@ -85,7 +85,7 @@ class AgentKeyring:
         return None if signer is None or claims is None else AgentJwt(*signer, claims)
 
     async def take(self, jwt: AgentJwt, *, address: str | None) -> bool:
-        """Takes the JWT for this one request. Returns False if it is too old or used, or its key or agent is revoked."""
+        """Takes the JWT for this one request. Returns False if it is too old, used or revoked."""
         if not await self._takes.load(None, jwt):
             return False
         await self.taken(jwt, address=address)

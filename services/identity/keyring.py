@@ -1,9 +1,9 @@
 """The keyring: finds the caller that an API key or an OIDC subject belongs to, and keeps it for a few seconds.
 
 A key ``bck_<id>.<secret>`` is looked up by its id and proven by SHA-256 of its secret, compared in constant time. A
-subject ``iss|sub`` was proven by its JWT. The keyring keeps a proven credential for ``ttl_seconds``, a key under SHA-256
-of its whole text. It drops the credential at once when PostgreSQL notifies that the key, its identity or a binding
-changed.
+subject ``iss|sub`` was proven by its JWT. The keyring keeps a proven credential for ``ttl_seconds``, a key under
+SHA-256 of its whole text. It drops the credential at once when PostgreSQL notifies that the key, its identity or a
+binding changed.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Secret stores: where the values of secrets are kept. A new kind is one file here and one line in ``SECRET_STORES``."""
+"""Secret stores: they keep the values of secrets. A new kind is one file here and a line in ``SECRET_STORES``."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -17,4 +17,4 @@ class SecretStore(Protocol):
 
 
 SECRET_STORES: dict[str, Callable[[Settings], SecretStore]] = {"local": LocalStore.open}
-"""Every kind of store, by name. Each is opened by the settings, and raises KeyFilesError if its key files are missing."""
+"""Every kind of store, by name, opened by the settings. Raises KeyFilesError if key files are missing."""

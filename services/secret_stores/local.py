@@ -1,8 +1,8 @@
 """The ``local`` secret store: values sealed to the broker's public key, in a table that the API's role cannot read.
 
-Each value has its own data key (AES-256-GCM-SIV), which HPKE (RFC 9180, base mode, X25519) wraps to the broker's key. The
-reference and the version are bound to both, so that no stored row can pass for another one. This module can only seal:
-opening needs the private key, which only the broker reads.
+Each value has its own data key (AES-256-GCM-SIV), which HPKE (RFC 9180, base mode, X25519) wraps to the broker's key.
+The reference and the version are bound to both, so that no stored row can pass for another one. This module can only
+seal: opening needs the private key, which only the broker reads.
 """
 
 import secrets

@@ -8,7 +8,7 @@ from services.sinks.log import LogSink
 
 
 class Sink(Protocol):
-    """Takes events. After a crash it may see an event twice, under the same id. It keeps the order in which they come."""
+    """Takes events and keeps their order. After a crash it may see an event twice, under the same id."""
 
     async def deliver(self, events: Sequence[Delivery]) -> None:
         """Takes the events. Raises if any of them was not taken: then all of them come again."""

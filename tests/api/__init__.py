@@ -1,0 +1,1 @@
+"""The API from outside: both doors, every operation, over real sockets."""

@@ -1,0 +1,1 @@
+"""The console and GraphiQL in a real browser."""

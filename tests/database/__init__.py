@@ -1,0 +1,1 @@
+"""The pool, the codecs, the migrations, and the embedded PostgreSQL."""

@@ -1,0 +1,1 @@
+"""The GraphQL engine by itself, on schemas that are not the API's."""

@@ -1,0 +1,14 @@
+"""The storm over boot leases, at the size of a test."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.chaos import check, storm
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_killed_servers_and_databases_never_make_two_holders(tmp_path: Path) -> None:
+    """12 agents on 4 sites, server and database killed at random for 10 s; `tests.support.chaos` does it at size."""
+    check(await storm(agents=12, sites=4, seconds=10, seed=7, folder=tmp_path))

@@ -1,0 +1,1 @@
+"""The rules of the repository, and its programs beside the server."""

@@ -1,0 +1,1 @@
+"""Statements and rules of the domain: their results, plans and races."""

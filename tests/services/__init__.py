@@ -1,0 +1,1 @@
+"""What runs beside requests: identity, hashing, logs."""

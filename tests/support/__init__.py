@@ -1,0 +1,1 @@
+"""What tests share: worlds, doors, generators and oracles. It holds no test."""
