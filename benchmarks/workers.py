@@ -17,7 +17,8 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.__main__ import CONNECTIONS, HERE, Load, free_port, seed, wrk
+from benchmarks.load import CONNECTIONS, Load, wrk
+from benchmarks.stage import HERE, free_port, seed
 from models import keyfiles
 from models.embedded import EmbeddedPostgres
 

@@ -1,0 +1,129 @@
+"""The stage of the benchmarks: starts PostgreSQL, this server and its peers, and fills the database."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from models import bootstrap, keyfiles, migrate, sites
+from models.db import Database
+from models.embedded import EmbeddedPostgres
+
+HERE = Path(__file__).parent
+
+
+class Stage(NamedTuple):
+    """The addresses of the server and its peers, the key of a caller, and the ids of the sites in the database."""
+
+    url: str
+    key: str
+    stock: str
+    raw: str
+    mercurius: str
+    site_id: str
+    site_ids: list[str]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Returns the headers of a request to this server."""
+        return {"authorization": f"Bearer {self.key}", "content-type": "application/json"}
+
+
+async def seed(url: str, tokens: int) -> tuple[str, list[str]]:
+    """Fills the database with the demo world, 50 more sites of acme and ``tokens`` tokens on each site of acme.
+
+    Returns the key of acme's administrator and the ids of the 50 sites.
+    """
+    await migrate.upgrade(url)
+    database = await Database.open(url, role=None, size=2, timeout_seconds=60)
+    keys = await bootstrap.demo(database, known=set())
+    rows = []
+    async with database.transaction() as tx:
+        for number in range(50):
+            labels = [{"key": "rack", "value": f"r{number}"}]
+            name, key = f"Bench {number}", f"bench-{number}"
+            draft = sites.SiteDraft("acme", sites.SiteKind.CUSTOM, name, "eu", labels, None, "bench", key, 300)
+            rows.append(await sites.create(tx, draft))
+    await database.all(_token_rows(tokens))
+    # Autovacuum would do this within a minute, while some figure is being measured.
+    await database.fetch("ANALYZE")
+    await database.close()
+    return keys["acme-admin"].reveal(), [row.id for row in rows if row is not None]
+
+
+def _token_rows(tokens: int) -> Any:
+    from sqlalchemy import text
+
+    from models.db import Statement
+
+    return Statement(
+        text(
+            "INSERT INTO join_tokens (tenant_id, id, site_id, role, secret_hash, precheck_tag, max_uses, created_at, "  # noqa: S608 - a number of ours
+            "created_by, expires_at) SELECT s.tenant_id, 'jt_' || md5(s.id || n) || '00000000000000000000', s.id, "
+            "'site', 'x', 'x', 1, now() - make_interval(secs => n), 'bench', now() + interval '1 day' "
+            f"FROM sites s, generate_series(1, {int(tokens)}) n WHERE s.tenant_id = 'acme'"
+        )
+    )
+
+
+@contextmanager
+def process(command: list[str], port: int, environment: dict[str, str]) -> Iterator[str]:
+    """Runs a server as a separate process until the block ends, and yields its URL once it listens on ``port``.
+
+    Raises RuntimeError if it does not listen within 30 seconds.
+    """
+    with subprocess.Popen(command, env=os.environ | environment, cwd=HERE.parent) as server:
+        try:
+            deadline = time.monotonic() + 30
+            while True:
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                if server.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"{command} does not listen on {port}")
+                time.sleep(0.05)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+
+
+def free_port() -> int:
+    """Returns a port on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def staged(folder: Path) -> Iterator[Stage]:
+    """Runs the database, this server and its peers on this machine until the block ends."""
+    with ExitStack() as stack:
+        postgres = stack.enter_context(EmbeddedPostgres(folder / "data"))
+        key, site_ids = asyncio.run(seed(postgres.dsn(), tokens=20))
+        keyfiles.create(folder / "keys")
+        environment = {
+            "BC_DATABASE_URL": postgres.dsn(),
+            "BC_KEYS_DIR": str(folder / "keys"),
+            "BC_LOG_LEVEL": "warning",
+        }
+
+        def start(command: list[str]) -> str:
+            port = free_port()
+            return stack.enter_context(process([part.format(port=port) for part in command], port, environment))
+
+        python = sys.executable
+        yield Stage(
+            url=start([python, "-m", "cli", "serve", "--port", "{port}"]),
+            key=key,
+            stock=start([python, "-m", "benchmarks.peers", "stock", "{port}"]),
+            raw=start([python, "-m", "benchmarks.peers", "raw", "{port}"]),
+            mercurius=start(["node", str(HERE / "mercurius" / "server.mjs"), "{port}", str(postgres.socket_dir)]),
+            site_id=site_ids[-1],
+            site_ids=site_ids,
+        )
