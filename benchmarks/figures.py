@@ -8,17 +8,19 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 from argon2 import PasswordHasher
 
 from agent.keys import AgentKeys
 from benchmarks import agents
+from benchmarks.faults import BenchmarkError
 from benchmarks.load import Load, answer, p99_milliseconds, wrk
-from benchmarks.stage import Stage
+from benchmarks.stage import Peer, Stage
 
 T = TypeVar("T")
 
@@ -41,7 +43,8 @@ class Pair(NamedTuple):
 
     name: str
     ours: Load
-    peer: Load
+    peer: Load | BenchmarkError
+    """Or the reason why the peer does not run."""
     same: bool
     """Whether the two answers must be equal."""
 
@@ -51,7 +54,7 @@ def pairs(stage: Stage) -> list[Pair]:
     ours = stage.headers
     bare = {"content-type": "application/json"}
     page, nested = {"query": PAGE}, {"query": NESTED}
-    graphql, mercurius = f"{stage.url}/graphql", f"{stage.mercurius}/graphql"
+    graphql = f"{stage.url}/graphql"
     mint = {"tenantId": "acme", "siteId": stage.site_id, "ttlSeconds": 3600, "idempotencyKey": "replayed"}
     create = f"{stage.url}/api/compute/siteTokens/create"
     token_id = httpx.post(create, json=mint, headers=ours).raise_for_status().json()["id"]
@@ -59,30 +62,41 @@ def pairs(stage: Stage) -> list[Pair]:
     holders = agents.holders(stage.url, stage.key, stage.site_ids[: agents.AGENTS])
     puts = partial(secret_puts, f"Bearer {stage.key}")
     return [
-        Pair("sites_page/mercurius", Load(graphql, page, ours), Load(mercurius, page, bare), same=True),
-        Pair("sites_page/stock", Load(graphql, page, ours), Load(stage.stock, page, ours), same=True),
-        Pair("sites_page/limit", Load(graphql, page, ours), Load(f"{stage.raw}/sites", {}, bare), same=True),
+        Pair("sites_page/mercurius", Load(graphql, page, ours), at(stage.mercurius, "/graphql", page, bare), same=True),
+        Pair("sites_page/stock", Load(graphql, page, ours), at(stage.stock, "", page, ours), same=True),
+        Pair("sites_page/limit", Load(graphql, page, ours), at(stage.raw, "/sites", {}, bare), same=True),
         Pair(
             "site/mercurius",
             Load(graphql, {}, bare, partial(site_reads, ours["authorization"], stage.site_ids)),
-            Load(mercurius, {}, bare, partial(site_reads, "", stage.site_ids)),
+            at(stage.mercurius, "/graphql", {}, bare, partial(site_reads, "", stage.site_ids)),
             same=True,
         ),
-        Pair("nested/mercurius", Load(graphql, nested, ours), Load(mercurius, nested, bare), same=True),
-        Pair("replay/limit", Load(create, mint, ours), Load(f"{stage.raw}/token", replayed, bare), same=False),
+        Pair("nested/mercurius", Load(graphql, nested, ours), at(stage.mercurius, "/graphql", nested, bare), same=True),
+        Pair("replay/limit", Load(create, mint, ours), at(stage.raw, "/token", replayed, bare), same=False),
         Pair(
             "renew/limit",
             Load(f"{stage.url}/api/compute/bootLeases/renew", {}, bare, partial(agents.renewals, holders)),
-            Load(f"{stage.raw}/renew", {}, bare, partial(agents.plain_updates, holders)),
+            at(stage.raw, "/renew", {}, bare, partial(agents.plain_updates, holders)),
             same=False,
         ),
         Pair(
             "put_secret/limit",
             Load(f"{stage.url}/api/compute/secrets/put", {}, bare, puts),
-            Load(f"{stage.raw}/put", {}, bare, puts),
+            at(stage.raw, "/put", {}, bare, puts),
             same=False,
         ),
     ]
+
+
+def at(
+    peer: Peer,
+    path: str,
+    body: Any,
+    headers: dict[str, str],
+    turns: Callable[[int], list[tuple[str, str]]] | None = None,
+) -> Load | BenchmarkError:
+    """Returns the load of a peer, or the reason why the peer does not run."""
+    return peer if isinstance(peer, BenchmarkError) else Load(peer + path, body, headers, turns)
 
 
 def site_reads(authorization: str, site_ids: list[str], _count: int) -> list[tuple[str, str]]:
@@ -96,21 +110,25 @@ def secret_puts(authorization: str, count: int) -> list[tuple[str, str]]:
     return [(authorization, json.dumps(bodies[number % len(bodies)])) for number in range(count)]
 
 
-def compare(pair: Pair) -> None:
-    """Raises RuntimeError if an answer holds errors, or if the answers differ although they must be equal."""
-    ours, theirs = (answer(load) for load in (pair.ours, pair.peer))
-    if "errors" in ours or "errors" in theirs or (pair.same and ours != theirs):
-        raise RuntimeError(f"{pair.name}: the answers differ:\n{str(ours)[:2000]}\n{str(theirs)[:2000]}")
+def compare(ours: Load, peer: Load, *, same: bool) -> None:
+    """Raises BenchmarkError if an answer holds errors, or if the answers differ although they must be the same."""
+    our_answer, peer_answer = answer(ours), answer(peer)
+    if "errors" in our_answer or "errors" in peer_answer or (same and our_answer != peer_answer):
+        raise BenchmarkError(f"the answers differ\n{str(our_answer)[:2000]}\n{str(peer_answer)[:2000]}")
 
 
 def ratio(pair: Pair, connections: int, rounds: int, seconds: int, folder: Path) -> list[float]:
-    """Returns our requests per second over those of the peer, once a round."""
-    for load in (pair.ours, pair.peer):
+    """Returns our requests per second over those of the peer, once a round.
+
+    Raises BenchmarkError if the peer does not run, if the answers are not as they must be, or if a request fails.
+    """
+    ours, peer = pair.ours, pair.peer
+    if isinstance(peer, BenchmarkError):
+        raise peer
+    compare(ours, peer, same=pair.same)
+    for load in (ours, peer):
         wrk(load, connections, 1, folder)  # warms up connections, caches and JITs
-    return [
-        wrk(pair.ours, connections, seconds, folder) / wrk(pair.peer, connections, seconds, folder)
-        for _ in range(rounds)
-    ]
+    return [wrk(ours, connections, seconds, folder) / wrk(peer, connections, seconds, folder) for _ in range(rounds)]
 
 
 def mint_over_hash(stage: Stage, rounds: int, seconds: int, folder: Path) -> list[float]:
@@ -168,7 +186,7 @@ def p99_beside_mints(stage: Stage, rounds: int, seconds: int, folder: Path) -> l
     """Returns the 99th percentile of a page's time beside two mints in flight over that on an idle server."""
     page = Load(f"{stage.url}/graphql", {"query": PAGE}, stage.headers)
     ratios = []
-    with httpx.Client(base_url=stage.url, headers=stage.headers) as client:
+    with httpx.Client(base_url=stage.url, headers=stage.headers) as client, ThreadPoolExecutor(2) as threads:
         for _ in range(rounds):
             idle = p99_milliseconds(page, seconds, folder)
             done = threading.Event()
@@ -177,12 +195,12 @@ def p99_beside_mints(stage: Stage, rounds: int, seconds: int, folder: Path) -> l
                 while not done.is_set():
                     agents.token_of(client, stage.site_id, uses=1)
 
-            minting = [threading.Thread(target=mint) for _ in range(2)]
-            for thread in minting:
-                thread.start()
-            busy = p99_milliseconds(page, seconds, folder)
-            done.set()
-            for thread in minting:
-                thread.join()
+            minting = [threads.submit(mint) for _ in range(2)]
+            try:
+                busy = p99_milliseconds(page, seconds, folder)
+            finally:
+                done.set()  # or the threads would never end
+            for future in minting:
+                future.result()  # raises what stopped the mints, without which the figure would say nothing
             ratios.append(busy / idle)
     return ratios

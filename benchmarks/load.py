@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from benchmarks.faults import BenchmarkError
+
 CONNECTIONS = 32
 """The default number of connections, enough to keep either server busy. With few connections, a server whose look-ups
 share a statement makes all of them wait for that statement.
@@ -45,7 +47,7 @@ class Load(NamedTuple):
 def wrk(load: Load, connections: int, seconds: int, folder: Path) -> float:
     """Returns the requests per second that ``load`` reaches over that many connections.
 
-    ``folder`` takes wrk's script. Raises RuntimeError if an answer is not a success.
+    ``folder`` takes wrk's script. Raises BenchmarkError if an answer is not a success.
     """
     script = folder / "load.lua"
     lines = _lines(load)
@@ -55,25 +57,30 @@ def wrk(load: Load, connections: int, seconds: int, folder: Path) -> float:
         lines.append(LUA_TURNS % turns)
     script.write_text("\n".join(lines))
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), load.url]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    if "Non-2xx" in output or "Socket errors" in output:
-        raise RuntimeError(f"{load.url} failed under load:\n{output}")
-    match = re.search(r"Requests/sec:\s+([0-9.]+)", output)
-    if match is None:
-        raise RuntimeError(f"wrk said nothing of use:\n{output}")
-    return float(match[1])
+    return float(_search(r"Requests/sec:\s+([0-9.]+)", command)[1])
 
 
 def p99_milliseconds(load: Load, seconds: int, folder: Path) -> float:
-    """Returns the 99th percentile of the time that one connection waits for an answer, in milliseconds."""
+    """Returns the 99th percentile of the time that one connection waits for an answer, in milliseconds.
+
+    ``folder`` takes wrk's script. Raises BenchmarkError if an answer is not a success.
+    """
     script = folder / "load.lua"
     script.write_text("\n".join(_lines(load)))
     command = ["wrk", "-t1", "-c1", f"-d{seconds}s", "--latency", "-s", str(script), load.url]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    match = re.search(r"99%\s+([0-9.]+)(us|ms|s)", output)
-    if match is None:
-        raise RuntimeError(f"wrk said nothing of use:\n{output}")
+    match = _search(r"99%\s+([0-9.]+)(us|ms|s)", command)
     return float(match[1]) * {"us": 0.001, "ms": 1, "s": 1000}[match[2]]
+
+
+def _search(pattern: str, command: list[str]) -> re.Match[str]:
+    """Runs wrk and finds the pattern in its output. Raises BenchmarkError if wrk, or a request that it sent, failed."""
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0 or "Non-2xx" in result.stdout or "Socket errors" in result.stdout:
+        raise BenchmarkError(f"{command[-1]} failed under load\n{result.stdout}{result.stderr}".rstrip())
+    match = re.search(pattern, result.stdout)
+    if match is None:
+        raise BenchmarkError(f"wrk said nothing of use\n{result.stdout}")
+    return match
 
 
 def _lines(load: Load) -> list[str]:

@@ -1,7 +1,9 @@
 """The stage of the benchmarks: starts PostgreSQL, this server and its peers, and fills the database."""
 
 import asyncio
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -11,11 +13,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.faults import BenchmarkError, NotInstalledError
 from models import bootstrap, keyfiles, migrate, sites
 from models.db import Database
 from models.embedded import EmbeddedPostgres
 
 HERE = Path(__file__).parent
+
+START_SECONDS = 30
+"""How long a server may take until it listens."""
+
+Peer = str | BenchmarkError
+"""The URL of a peer, or the reason why it does not run."""
 
 
 class Stage(NamedTuple):
@@ -23,9 +32,9 @@ class Stage(NamedTuple):
 
     url: str
     key: str
-    stock: str
-    raw: str
-    mercurius: str
+    stock: Peer
+    raw: Peer
+    mercurius: Peer
     site_id: str
     site_ids: list[str]
 
@@ -33,6 +42,11 @@ class Stage(NamedTuple):
     def headers(self) -> dict[str, str]:
         """Returns the headers of a request to this server."""
         return {"authorization": f"Bearer {self.key}", "content-type": "application/json"}
+
+    @property
+    def errors(self) -> list[BenchmarkError]:
+        """Returns the reasons of the peers that do not run."""
+        return [peer for peer in (self.stock, self.raw, self.mercurius) if isinstance(peer, BenchmarkError)]
 
 
 async def seed(url: str, tokens: int) -> tuple[str, list[str]]:
@@ -73,20 +87,22 @@ def _token_rows(tokens: int) -> Any:
 
 
 @contextmanager
-def process(command: list[str], port: int, environment: dict[str, str]) -> Iterator[str]:
+def process(name: str, command: list[str], port: int, environment: dict[str, str]) -> Iterator[str]:
     """Runs a server as a separate process until the block ends, and yields its URL once it listens on ``port``.
 
-    Raises RuntimeError if it does not listen within 30 seconds.
+    Raises BenchmarkError if it ends or does not listen within ``START_SECONDS``. What it printed is on the terminal.
     """
     with subprocess.Popen(command, env=os.environ | environment, cwd=HERE.parent) as server:
         try:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + START_SECONDS
             while True:
                 with socket.socket() as probe:
                     if probe.connect_ex(("127.0.0.1", port)) == 0:
                         break
-                if server.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"{command} does not listen on {port}")
+                if server.poll() is not None:
+                    raise BenchmarkError(f"{name} does not start: it ended with status {server.returncode}")
+                if time.monotonic() > deadline:
+                    raise BenchmarkError(f"{name} does not start: it does not listen after {START_SECONDS} seconds")
                 time.sleep(0.05)
             yield f"http://127.0.0.1:{port}"
         finally:
@@ -100,9 +116,25 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def mercurius(folder: Path = HERE / "mercurius") -> list[str]:
+    """Returns the command that starts Mercurius, without its arguments.
+
+    Raises NotInstalledError without Node.js (in this Python's environment or on the PATH) or without its packages.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    node = shutil.which("node", path=path)
+    packages = json.loads((folder / "package.json").read_text())["dependencies"]
+    if node is None or not all((folder / "node_modules" / name / "package.json").exists() for name in packages):
+        raise NotInstalledError("Mercurius is not installed (make bench-mercurius)")
+    return [node, str(folder / "server.mjs")]
+
+
 @contextmanager
 def staged(folder: Path) -> Iterator[Stage]:
-    """Runs the database, this server and its peers on this machine until the block ends."""
+    """Runs the database, this server and those of its peers that can run here until the block ends.
+
+    Raises BenchmarkError if this server does not start.
+    """
     with ExitStack() as stack:
         postgres = stack.enter_context(EmbeddedPostgres(folder / "data"))
         key, site_ids = asyncio.run(seed(postgres.dsn(), tokens=20))
@@ -113,17 +145,28 @@ def staged(folder: Path) -> Iterator[Stage]:
             "BC_LOG_LEVEL": "warning",
         }
 
-        def start(command: list[str]) -> str:
+        def start(name: str, command: list[str], *arguments: str) -> str:
             port = free_port()
-            return stack.enter_context(process([part.format(port=port) for part in command], port, environment))
+            return stack.enter_context(process(name, [*command, str(port), *arguments], port, environment))
 
-        python = sys.executable
+        def start_peer(name: str, command: list[str]) -> Peer:
+            try:
+                return start(name, command)
+            except BenchmarkError as error:
+                return error
+
+        def start_mercurius() -> Peer:
+            try:
+                return start("Mercurius", mercurius(), str(postgres.socket_dir))
+            except BenchmarkError as error:
+                return error
+
         yield Stage(
-            url=start([python, "-m", "cli", "serve", "--port", "{port}"]),
+            url=start("the server", [sys.executable, "-m", "cli", "serve", "--port"]),
             key=key,
-            stock=start([python, "-m", "benchmarks.peers", "stock", "{port}"]),
-            raw=start([python, "-m", "benchmarks.peers", "raw", "{port}"]),
-            mercurius=start(["node", str(HERE / "mercurius" / "server.mjs"), "{port}", str(postgres.socket_dir)]),
+            stock=start_peer("stock", [sys.executable, "-m", "benchmarks.peers", "stock"]),
+            raw=start_peer("limit", [sys.executable, "-m", "benchmarks.peers", "raw"]),
+            mercurius=start_mercurius(),
             site_id=site_ids[-1],
             site_ids=site_ids,
         )
