@@ -1,8 +1,9 @@
-"""A database full of made-up rows, for what depends on how many there are: made by PostgreSQL itself, in seconds.
+"""Fills a database with generated rows, to test and measure what depends on their number.
 
-Of its tenants, ``most`` owns as many sites as are asked for and ``few`` sees exactly twenty (17 of its own, one that is
-dedicated to it, two shared ones); all others share a tenth as many again. Ids are interleaved, as they are when tenants
-make sites at the same time.
+PostgreSQL generates the rows itself, within seconds. The tenant ``most`` owns the given number of sites. The tenant
+``few`` sees exactly twenty: 17 of its own, one that is dedicated to it, and two shared ones. All other tenants together
+own a tenth of the number that ``most`` owns. The ids of the owners are interleaved, as they are when tenants create
+sites at the same time.
 """
 
 import asyncpg
@@ -12,17 +13,17 @@ FEW_VISIBLE = 20
 
 
 def site_id(number: int) -> str:
-    """The id of the site of that number; those of ``most`` are 10, 20, 30, ..."""
+    """Returns the id of the site with that number. The sites of ``most`` have the numbers 10, 20, 30, ..."""
     return f"site_{number:026}"
 
 
 def token_id(number: int) -> str:
-    """The id of the token of that number, from 1 on."""
+    """Returns the id of the token with that number. Numbers begin at 1."""
     return f"jt_{number:052}"
 
 
 def agent_id(number: int) -> str:
-    """The id of the agent that enrolled with the token of that number."""
+    """Returns the id of the agent that enrolled with the token with that number."""
     return f"agt_{number:026}"
 
 
@@ -102,10 +103,11 @@ INSERT INTO secret_grants (tenant_id, scope, name, site_id, site_tenant_id, crea
 
 
 async def populate(url: str, *, sites: int, tenants: int, tokens: int) -> None:
-    """Fill the migrated, empty database at ``url``, whose login is a superuser, and let PostgreSQL look at it.
+    """Fills the migrated, empty database at ``url`` and analyses it. The login in ``url`` must be a superuser.
 
-    ``sites`` of ``most``, at least 20; ``tenants`` in all, at least 5; ``tokens`` of ``most``, over its sites in turn,
-    each with an agent; one agent of each of those holds the lease. Triggers and foreign keys are passed over.
+    ``sites`` is the number of sites of ``most``, at least 20. ``tenants`` is the number of all tenants, at least 5.
+    ``tokens`` is the number of tokens of ``most``. They go to its sites in turn. Each token has an agent, and on each
+    site with agents one of them holds the lease. Triggers and foreign keys are not checked.
     """
     connection = await asyncpg.connect(url)
     try:

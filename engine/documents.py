@@ -147,7 +147,7 @@ class Documents:
 
 
 class _Inspection(Visitor):
-    """Walks through a valid document: does it introspect, does it hold a secret, which variables must not be null?"""
+    """Finds out of a valid document whether it introspects or holds a secret, and which variables must not be null."""
 
     def __init__(self, schema: GraphQLSchema, document: DocumentNode, secret_scalars: frozenset[str]) -> None:
         super().__init__()

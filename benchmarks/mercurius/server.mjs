@@ -1,4 +1,5 @@
-// Mercurius with its JIT on the same tables: the visible fields that the benchmark asks for, no authorization.
+// A peer for the benchmarks: serves sites and their tokens from the same tables with Mercurius and its JIT.
+// It has the visible fields that the benchmark selects, and no authorization.
 // Usage: node server.mjs PORT SOCKET_DIRECTORY
 import process from "node:process";
 import Fastify from "fastify";

@@ -412,7 +412,7 @@ async def test_a_fault_of_the_door_is_masked(
         raise RuntimeError(SENTINEL)
 
     monkeypatch.setattr(door, "_authenticate", fail)
-    monkeypatch.setattr("schema.graphql_http.credential", lambda _headers: int(SENTINEL))
+    monkeypatch.setattr("doors.graphql_http.credential", lambda _headers: int(SENTINEL))
     answer = await client.post("/graphql", json={"query": "{ __typename }"}, headers={"x-request-id": "req_chosen"})
     assert answer.status_code == 500
     assert answer.json()["errors"][0]["extensions"] == {"code": "INTERNAL", "requestId": "req_chosen"}

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent.parent
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from models.embedded import EmbeddedPostgres
+from database.embedded import EmbeddedPostgres
 data_dir, bin_dir, user = sys.argv[1:]
 if int(user) != os.getuid():  # only now: the interpreter may stand where that user cannot go
     os.setgroups([])

@@ -28,7 +28,7 @@ def test_the_readme_has_the_settings_as_they_are() -> None:
 REQUIREMENT = re.compile(
     r"[A-Za-z0-9._-]+(\[[a-z,]+\])?==[A-Za-z0-9.+!]+( ; [^\\]+)? \\"  # a version, and where it is needed
     r"|    --hash=sha256:[0-9a-f]{64}( \\)?"
-    r"|    # via( \S+( \(\S+\))?)?|    #   \S+( \(\S+\))?"  # which package needs it
+    r"|    # via( (-r )?\S+( \(\S+\))?)?|    #   (-r )?\S+( \(\S+\))?"  # which package needs it
 )
 
 

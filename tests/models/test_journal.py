@@ -196,7 +196,7 @@ async def test_a_sink_that_fails_gets_all_of_it_again_in_order(
     database_url: str, owner: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is marked while the sink refuses; when it recovers, it gets the same events in the same order."""
-    monkeypatch.setattr("models.relay.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("services.relay.RETRY_SECONDS", 0.05)
     sink = Recorder()
     sink.fails = True
     await publish(owner, 1, 2)
@@ -286,7 +286,7 @@ async def test_a_burst_larger_than_a_batch_is_delivered_whole(
     database_url: str, owner: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More events than one look takes: all of them, in order, without a new wake-up."""
-    monkeypatch.setattr("models.relay.BATCH", 7)
+    monkeypatch.setattr("services.relay.BATCH", 7)
     await publish(owner, *range(50))
     sink = Recorder()
     async with relaying(database_url, sink, poll_seconds=300):
