@@ -32,7 +32,7 @@ from resolvers.site_tokens import (
     revoke_site_token,
 )
 from resolvers.sites import create_site, delete_site, get_site, list_sites, update_site
-from schema.agents import RevokeSiteAgentInput, RevokeSiteAgentPayload, SiteAgent, SiteAgentFilter
+from schema.agents import RevokeSiteAgentInput, RevokeSiteAgentPayload, SiteAgentFilter
 from schema.audit import AuditEvent, AuditFilter
 from schema.enums import ErrorCode, SecretScope
 from schema.events import FollowInput, SiteEvent
@@ -45,6 +45,7 @@ from schema.grants import (
 )
 from schema.info import Info
 from schema.inputs import DEFAULT_FIRST
+from schema.nodes import Site, SiteAgent, SiteToken
 from schema.relay import Connection, Node
 from schema.scalars import SCALARS
 from schema.secrets import PutSecretInput, PutSecretPayload, Secret
@@ -53,7 +54,6 @@ from schema.site_tokens import (
     CreateSiteTokenPayload,
     RevokeSiteTokenInput,
     RevokeSiteTokenPayload,
-    SiteToken,
     SiteTokenFilter,
 )
 from schema.sites import (
@@ -61,7 +61,6 @@ from schema.sites import (
     CreateSitePayload,
     DeleteSiteInput,
     DeleteSitePayload,
-    Site,
     SiteFilter,
     SiteOrder,
     UpdateSiteInput,

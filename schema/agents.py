@@ -1,68 +1,21 @@
-"""Site agents: the type, the operators' inputs and payloads, and what agents themselves send and get."""
+"""Site agents: operators' inputs and payloads, and what agents send. The type stands in :mod:`schema.nodes`."""
 
 import base64
 import binascii
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import strawberry
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from pydantic import AfterValidator, AliasChoices, Field, GetPydanticSchema
 from pydantic_core import core_schema
 
-from engine.plain import InstancesOf
-from models.errors import not_found
-from models.fleet.agents import AgentRow
-from models.fleet.site_tokens import SiteTokenRow
-from models.fleet.sites import SiteRow
 from models.ids import AGENT_ID_PATTERN
 from models.sensitive import BearerToken
-from schema.info import Info
 from schema.inputs import DEFAULT_FIRST, Cursor, First, Input, Name, SiteId, TenantId, TokenId
-from schema.relay import Node
-
-if TYPE_CHECKING:
-    from schema.site_tokens import SiteToken
-    from schema.sites import Site
-
-_LazySite = Annotated["Site", strawberry.lazy("schema.sites")]
-_LazySiteToken = Annotated["SiteToken", strawberry.lazy("schema.site_tokens")]
+from schema.nodes import SiteAgent
 
 AgentId = Annotated[strawberry.ID, Field(max_length=64, pattern=AGENT_ID_PATTERN)]
 Epoch = Annotated[int, Field(ge=0, le=2**53 - 1)]
-
-
-@strawberry.type(description="An enrolled `bcd site`: it contends for its site's boot lease.")
-class SiteAgent(Node):
-    """Resolved from an AgentRow."""
-
-    tenant_id: strawberry.ID = strawberry.field(description="The tenant that owns the site, and so the agent.")
-    site_id: strawberry.ID = strawberry.field(description="The site it serves.")
-    token_id: strawberry.ID = strawberry.field(description="The site token it enrolled with.")
-    name: str = strawberry.field(description="What it calls itself. Two agents may have one name.")
-    version: str | None = strawberry.field(description="The version of its program when it enrolled.")
-    address: str | None = strawberry.field(description="Where it was last seen from.")
-    enrolled_at: datetime = strawberry.field(description="When it enrolled.")
-    last_seen_at: datetime | None = strawberry.field(description="When it was last seen, to within some seconds.")
-    revoked_at: datetime | None = strawberry.field(description="When it was revoked.")
-
-    is_type_of: ClassVar = InstancesOf(AgentRow)
-
-    @strawberry.field(description="The site it serves.", graphql_type=_LazySite)
-    async def site(self: AgentRow, info: Info) -> SiteRow:
-        """One look-up for all agents of a page."""
-        site = await info.context.loaders.site.load(self.site_id)
-        if site is None:
-            raise not_found()
-        return site
-
-    @strawberry.field(description="The site token it enrolled with.", graphql_type=_LazySiteToken)
-    async def site_token(self: AgentRow, info: Info) -> SiteTokenRow:
-        """One look-up for all agents of a page. Who sees the agent sees its token: both are of one site."""
-        token = await info.context.loaders.token.load(self.token_id)
-        if token is None:
-            raise not_found()
-        return token
 
 
 @strawberry.pydantic.input(description="Which site agents to list. All conditions must hold.")

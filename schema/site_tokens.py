@@ -1,23 +1,12 @@
-"""Site tokens: the type, its inputs and payloads."""
+"""Site tokens: inputs and payloads. The type stands in :mod:`schema.nodes`."""
 
-from datetime import datetime
 from ipaddress import ip_network
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated
 
 import strawberry
 from pydantic import AfterValidator, Field
 
-from engine.plain import InstancesOf
-from models.access.projection import view_of
-from models.errors import not_found
-from models.fleet import agents
-from models.fleet.agents import AgentQuery, AgentRow
-from models.fleet.site_tokens import SiteTokenRow
-from models.fleet.sites import SiteRow
-from models.pages import Page, empty_page
-from schema.agents import SiteAgent
-from schema.enums import JoinTokenRole, JoinTokenState
-from schema.info import Info
+from schema.enums import JoinTokenState
 from schema.inputs import (
     DEFAULT_FIRST,
     Cursor,
@@ -27,67 +16,8 @@ from schema.inputs import (
     SiteId,
     TenantId,
     TokenId,
-    check_page,
 )
-from schema.relay import Connection, Node
-
-if TYPE_CHECKING:
-    from schema.sites import Site
-
-_LazySite = Annotated["Site", strawberry.lazy("schema.sites")]
-
-
-@strawberry.type(description="A join token of role `site`. Its secret was shown once, when it was minted.")
-class SiteToken(Node):
-    """Resolved from a SiteTokenRow."""
-
-    tenant_id: strawberry.ID = strawberry.field(description="The tenant that owns the site, and so the token.")
-    site_id: strawberry.ID = strawberry.field(description="The site it enrols agents on.")
-    role: JoinTokenRole = strawberry.field(description="What it lets its bearer enrol as.")
-    state: JoinTokenState = strawberry.field(description="What it is good for now.")
-    max_uses: int = strawberry.field(description="How often it may be used.")
-    uses: int = strawberry.field(description="How often it was used. It never goes down.")
-    allowed_cidrs: list[str] | None = strawberry.field(description="The networks it may be used from; null: any.")
-    created_at: datetime = strawberry.field(description="When it was minted.")
-    created_by: str = strawberry.field(description="The identity that minted it.")
-    expires_at: datetime = strawberry.field(description="When it stops working.")
-    revoked_at: datetime | None = strawberry.field(description="When it was revoked.")
-    last_used_at: datetime | None = strawberry.field(description="When it was last used.")
-
-    is_type_of: ClassVar = InstancesOf(SiteTokenRow)
-
-    @strawberry.field(description="The site it enrols agents on.", graphql_type=_LazySite)
-    async def site(self: SiteTokenRow, info: Info) -> SiteRow:
-        """One look-up for all tokens of a page."""
-        site = await info.context.loaders.site.load(self.site_id)
-        if site is None:
-            raise not_found()
-        return site
-
-    @strawberry.field(
-        description="The agents that enrolled with it, newest first, revoked ones too.",
-        graphql_type=Connection[SiteAgent],
-    )
-    async def agents(
-        self: SiteTokenRow,
-        info: Info,
-        first: Annotated[int | None, strawberry.argument(description="How many to answer (1 to 200).")] = DEFAULT_FIRST,
-        after: Annotated[
-            str | None, strawberry.argument(description="The cursor that the page begins after.")
-        ] = strawberry.UNSET,
-    ) -> Page[AgentRow]:
-        """One statement for the agents of all tokens of a page, as long as each is asked for from its beginning."""
-        bounds = check_page(first, after)
-        context = info.context
-        view = view_of(context.actor, self.tenant_id)
-        if view is None:
-            return empty_page()
-        if bounds.after is None:
-            return await context.loaders.newest_agents(bounds.first).load((self.tenant_id, self.id))
-        query = AgentQuery(token_id=self.id)
-        return await agents.page(
-            context.services.access.database, view, self.tenant_id, query, first=bounds.first, after=bounds.after
-        )
+from schema.nodes import SiteToken
 
 
 def _network(text: str) -> str:

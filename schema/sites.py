@@ -1,22 +1,12 @@
-"""Sites: the type, its inputs and payloads."""
+"""Sites: inputs and payloads. The type stands in :mod:`schema.nodes`."""
 
-from collections.abc import Sequence
-from datetime import datetime
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import strawberry
 from pydantic import AfterValidator, AliasChoices, Field
 
-from engine.fields import Selected, together
-from engine.plain import InstancesOf
-from models.access.projection import view_of
-from models.fleet import site_tokens
-from models.fleet.leases import LeaseRow
-from models.fleet.site_tokens import SiteTokenQuery, SiteTokenRow
-from models.fleet.sites import DEFAULT_BOOT_LEASE_TTL_SECONDS, SiteRow
-from models.pages import ALL, Page, empty_page
+from models.fleet.sites import DEFAULT_BOOT_LEASE_TTL_SECONDS
 from schema.enums import SiteKind, SiteSort, SortDirection
-from schema.info import Info
 from schema.inputs import (
     DEFAULT_FIRST,
     Cursor,
@@ -29,96 +19,12 @@ from schema.inputs import (
     Region,
     SiteId,
     TenantId,
-    check_page,
 )
-from schema.leases import BootLease
-from schema.relay import Connection, Node, selection_of
-from schema.site_tokens import SiteToken
-from services.requests import RequestContext
+from schema.nodes import Site
 
 MAX_LABELS = 64
 
 BootLeaseTtl = Annotated[int, Field(ge=5, le=300)]
-
-
-@strawberry.type(description="A key and value that an operator puts on a site.")
-class Label:
-    """Resolved from a member of ``SiteRow.labels``."""
-
-    key: str = strawberry.field(description="The key, unique on its site.")
-    value: str = strawberry.field(description="The value.")
-
-
-async def _newest_tokens(
-    rows: Sequence[SiteRow],
-    context: RequestContext,
-    selected: Selected,
-    first: int | None = DEFAULT_FIRST,
-    after: str | None = None,
-) -> Sequence[Page[SiteTokenRow]]:
-    bounds = check_page(first, after)
-    if bounds.after is not None:
-        raise LookupError("a cursor is of one list")
-    seen = {tenant_id for tenant_id in {row.tenant_id for row in rows} if view_of(context.actor, tenant_id) is not None}
-    keys = [(row.tenant_id, row.id) for row in rows if row.tenant_id in seen]
-    loader = context.loaders.newest_tokens(bounds.first, selection_of(selected, "SiteToken"))
-    pages = iter(await loader.load_many(keys))
-    return [next(pages) if row.tenant_id in seen else empty_page() for row in rows]
-
-
-async def _boot_leases(rows: Sequence[SiteRow], context: RequestContext, _selected: Selected) -> Sequence[LeaseRow]:
-    return await context.loaders.lease.load_many([(row.tenant_id, row.id) for row in rows])
-
-
-@strawberry.type(description="A boot and failure domain: every pool and node belongs to one site.")
-class Site(Node):
-    """Resolved from a SiteRow."""
-
-    tenant_id: strawberry.ID = strawberry.field(description="The tenant that owns it; `root` for platform sites.")
-    kind: SiteKind = strawberry.field(description="Whose hardware it is, and who sees it.")
-    name: str = strawberry.field(description="Its name, for people.")
-    region: str = strawberry.field(description="Where it is.")
-    labels: list[Label] = strawberry.field(description="Its labels, in the order they were given.")
-    dedicated_to: strawberry.ID | None = strawberry.field(description="The tenant that a dedicated site serves.")
-    revision: int = strawberry.field(description="Counts its changes; `expectedRevision` of a change refers to it.")
-    created_at: datetime = strawberry.field(description="When it was created.")
-    updated_at: datetime = strawberry.field(description="When it last changed.")
-    deleted_at: datetime | None = strawberry.field(description="When it was deleted; only its owner still sees it.")
-    boot_lease_ttl_seconds: int = strawberry.field(description="How long a boot lease lasts without a renewal.")
-
-    is_type_of: ClassVar = InstancesOf(SiteRow)
-
-    @strawberry.field(
-        description="The site's tokens, newest first. They are its owner's: to others the list is empty.",
-        graphql_type=Connection[SiteToken],
-    )
-    @together(_newest_tokens, "tenant_id", "id")
-    async def site_tokens(
-        self: SiteRow,
-        info: Info,
-        first: Annotated[int | None, strawberry.argument(description="How many to answer (1 to 200).")] = DEFAULT_FIRST,
-        after: Annotated[
-            str | None, strawberry.argument(description="The cursor that the page begins after.")
-        ] = strawberry.UNSET,
-    ) -> Page[SiteTokenRow]:
-        """One statement for the tokens of all sites of a page, as long as each is asked for from its beginning."""
-        bounds = check_page(first, after)
-        context = info.context
-        view = view_of(context.actor, self.tenant_id)
-        if view is None:
-            return empty_page()
-        if bounds.after is None:
-            return await context.loaders.newest_tokens(bounds.first, ALL).load((self.tenant_id, self.id))
-        query = SiteTokenQuery(self.id)
-        return await site_tokens.page(
-            context.services.access.database, view, self.tenant_id, query, first=bounds.first, after=bounds.after
-        )
-
-    @strawberry.field(description="Who may boot its machines, now and before.", graphql_type=BootLease)
-    @together(_boot_leases, "tenant_id", "id")
-    async def boot_lease(self: SiteRow, info: Info) -> LeaseRow:
-        """One statement for all sites of a page."""
-        return await info.context.loaders.lease.load((self.tenant_id, self.id))
 
 
 @strawberry.pydantic.input(description="A label to put on a site.")

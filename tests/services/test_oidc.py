@@ -232,7 +232,7 @@ async def test_a_withdrawn_key_is_forgotten_without_being_asked_for(
     database_url: str, tmp_path: Path, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every few minutes the keys are asked for anew."""
-    monkeypatch.setattr("app.KEYS_SECONDS", 0.05)
+    monkeypatch.setattr(oidc.Issuer, "refresh_seconds", 0.05)
     async with make_world(database_url, tmp_path, oidc_issuer=provider.url, oidc_audience=AUDIENCE) as world:
         await enlist(world, provider.url)
         old = provider.token()
