@@ -1,4 +1,4 @@
-"""The composition root: the parts of a running server, its routes, and its background tasks."""
+"""The composition root: makes the parts of a running server, its routes, and its background tasks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -44,12 +44,13 @@ from services.broker import Broker
 from services.decisions import DECISION_POINTS
 from services.feed import Feed
 from services.forge import Forge
-from services.hashing import Hasher, Pepper
+from services.hashing import Hasher
 from services.identity import ISSUERS, Callers
 from services.identity.agent_keyring import AgentKeyring
 from services.identity.keyring import Keyring
 from services.keyed_locks import KeyedLocks
 from services.parts import Access, Services
+from services.pepper import Pepper
 from services.redemption import Redeemer
 from services.refusals import Refusals
 from services.relay import Relay
@@ -63,13 +64,13 @@ LAST_USE_SECONDS = 5.0
 SWEEP_SECONDS = 1.0
 
 BROKER_POOL_SIZE = 2
-"""Hand-overs are rare. Further ones wait for a connection."""
+"""Hand-overs are rare, so the broker needs few connections. Further hand-overs wait for one."""
 
 
 async def open_services(settings: Settings) -> Services:
     """Makes the parts that operations use. Raises KeyFilesError if the deployment's key files are missing.
 
-    It opens no connection yet: while its database is out of reach a server starts, and says so in ``/readyz``.
+    It opens no connection yet, so a server starts even if its database is out of reach. ``/readyz`` then tells so.
     """
     url, timeout_seconds = settings.required_database_url, settings.database_timeout_seconds
     database = await Database.open(
@@ -167,7 +168,7 @@ def _lifespan(settings: Settings, services: Services) -> Callable[[Starlette], A
 
         def iam_changed(identity_id: str) -> None:
             keyring.forget(identity_id)
-            feed.moved()  # each follower checks again whether its caller may still look
+            feed.moved()  # makes each follower check whether its caller may still follow
 
         handlers: dict[str, Callable[[str], None]] = {
             IAM_CHANNEL: iam_changed,

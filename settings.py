@@ -1,7 +1,7 @@
-"""Every ``BC_`` environment variable, in one place: name, type, bounds, default and meaning.
+"""The settings: every ``BC_`` environment variable with its name, type, bounds, default and meaning.
 
-Only this module and :mod:`agent` read the environment. ``bcd settings`` prints the table of the README from it, so a
-setting is documented by declaring it.
+Only this module and :mod:`agent` read the environment. ``bcd settings`` prints the table of the README from it, so the
+declaration of a setting is its documentation too.
 """
 
 import os
@@ -20,7 +20,7 @@ CLIENT_VARIABLES = frozenset({"BC_SERVER", "BC_API_KEY", "BC_API_KEY_FILE", "BC_
 
 
 class SettingsError(Exception):
-    """The environment holds an unknown or bad ``BC_`` variable. The text names each of them, never a value."""
+    """The environment holds unknown or bad ``BC_`` variables. The text names each of them, and never a value."""
 
 
 class Settings(BaseSettings):
@@ -32,7 +32,7 @@ class Settings(BaseSettings):
 
     database_url: str | None = Field(
         None,
-        repr=False,  # it may hold a password, and so may the next
+        repr=False,  # this URL and the next one may hold a password
         description="PostgreSQL 15+ of `bcd serve`, as `postgresql://user:password@host:port/name`. "
         "The login must be a member of the roles `bc_api` and `bc_broker`, which `bcd migrate` makes.",
     )
@@ -94,7 +94,7 @@ class Settings(BaseSettings):
     oidc_audience: str | None = Field(
         None,
         min_length=1,
-        validate_default=True,  # it must not be missing either
+        validate_default=True,  # so that the validator runs even if it is missing
         description="What the issuer's tokens for this API carry in `aud`; goes with the issuer.",
     )
     oidc_jwks_url: str | None = Field(
@@ -160,17 +160,17 @@ class Settings(BaseSettings):
 
     @classmethod
     def read(cls, **overrides: object) -> Self:
-        """Settings from the environment, ``overrides`` (of the command line) first.
+        """Returns the settings of the environment. ``overrides`` come from the command line and replace them.
 
-        Raises SettingsError, naming every unknown or bad variable, but no value: a database URL holds a password.
+        Raises SettingsError that names every unknown or bad variable, but no value: a database URL holds a password.
         """
         unknown = unknown_variables(os.environ, cls)
         faults = [f"{name}: unknown setting" for name in unknown]
         settings: Self | None = None
         try:
             settings = cls(**{k: v for k, v in overrides.items() if v is not None})  # type: ignore[arg-type]
-        except NotJsonError as error:  # its text names the field, and its cause alone holds the value
-            faults.append(f"{_named(error)}: must be JSON")
+        except NotJsonError as error:  # its text names the field, and only its cause holds the value
+            faults.append(f"{_variable_of(error)}: must be JSON")
         except ValidationError as error:
             faults += [
                 f"BC_{'_'.join(str(part) for part in fault['loc']).upper()}: {fault['msg']}"
@@ -182,7 +182,7 @@ class Settings(BaseSettings):
 
 
 def secure_url(url: str) -> str:
-    """``url`` again, if what comes from it can be trusted: https, or http within this machine. Raises ValueError."""
+    """Returns ``url``. Raises ValueError unless its content can be trusted: https, or http within this machine."""
     parts = urlsplit(url)
     local = parts.scheme == "http" and parts.hostname in {"127.0.0.1", "::1", "localhost"}
     if not (local or (parts.scheme == "https" and parts.hostname)) or "@" in parts.netloc or parts.fragment:
@@ -190,8 +190,8 @@ def secure_url(url: str) -> str:
     return url
 
 
-def _named(error: NotJsonError) -> str:
-    """The variable whose value is no JSON where a list is expected."""
+def _variable_of(error: NotJsonError) -> str:
+    """Returns the name of the variable that must hold a JSON list, but does not hold JSON."""
     field = str(error).partition('"')[2].partition('"')[0]
     return f"BC_{field.upper()}"
 
@@ -202,13 +202,14 @@ def client_variables() -> dict[str, str]:
 
 
 def unknown_variables(environment: Mapping[str, str], model: type[BaseSettings]) -> list[str]:
-    """The ``BC_`` variables that no setting reads: a misspelt one must not be ignored in silence."""
+    """Returns the ``BC_`` variables that no setting reads. A misspelt one must not be ignored in silence."""
     known = {f"BC_{name.upper()}" for name in model.model_fields} | CLIENT_VARIABLES
     return sorted(name for name in environment if name.startswith("BC_") and name not in known)
 
 
 def share_metrics(folder: str) -> None:
-    """Let the processes that are forked from this one count in files of ``folder``, so that each can tell the metrics
-    of all. prometheus_client reads the variable when it is imported: the caller has not done so yet.
+    """Makes processes forked from this one count in files of ``folder``, so that each can report the metrics of all.
+
+    Call it before prometheus_client is imported, because prometheus_client reads the variable then.
     """
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder

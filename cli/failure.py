@@ -1,4 +1,4 @@
-"""How a command of the server tells the operator that it cannot go on."""
+"""Ends a command of the server that cannot go on, with a message to the operator."""
 
 from typing import NoReturn
 

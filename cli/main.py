@@ -14,7 +14,7 @@ from services.keyfiles import KeyFilesError
 from settings import SettingsError
 
 SERVER_COMMANDS = frozenset({"dev", "serve", "migrate", "init", "iam", "keys", "schema", "settings"})
-"""The commands that run without the agent's and the operator's commands being imported."""
+"""The server's commands. Only for other command lines does ``bcd`` import the agent's and the operator's commands."""
 
 app = typer.Typer(
     name="bcd",

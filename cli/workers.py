@@ -19,9 +19,9 @@ log = structlog.get_logger(__name__)
 STEADY_SECONDS = 5.0
 """If a worker fails sooner than this after its start, its successor would fail too. The parent then stops all."""
 PAUSE_SECONDS = 1.0
-"""The pause before the parent replaces a worker that was killed as soon, so that it does not fork without end."""
+"""The pause before the parent replaces a worker that was killed so early, so that it does not fork in a tight loop."""
 STOP_SECONDS = 20.0
-"""How long a stop waits for the workers before it kills them. It is longer than they wait for their requests."""
+"""How long a stop waits for the workers before it kills them. It is longer than workers wait for their requests."""
 
 _AWAITED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
 

@@ -1,4 +1,4 @@
-"""Authentication: who sent a request. API keys and logins of operators, and agents' JWTs."""
+"""Authentication: finds out who sent a request, by operators' API keys and logins, and by agents' JWTs."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -44,7 +44,7 @@ def authenticator(services: Services) -> Authenticate:
 def entries(services: Services, trusted_proxies: Sequence[Network]) -> dict[type, Enter]:
     """Returns, for each kind of caller (operator, visitor, agent), the function that authenticates its requests.
 
-    A request of an UntakenAgentRequest leaves it to the operation to take the agent's JWT.
+    The JWT of an UntakenAgentRequest is verified here, and taken by the operation.
     """
     authenticate = authenticator(services)
     keyring = services.callers.agents

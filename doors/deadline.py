@@ -8,16 +8,16 @@ from doors.http import DisconnectedError, HttpError
 from models.errors import ApiError, ErrorCode
 
 Classify = Callable[[BaseException], ApiError | None]
-"""Tells failures of what the server depends on, such as a database out of reach, from faults of the server (None)."""
+"""Returns UNAVAILABLE for the failure of a dependency, such as a database out of reach, and None for other errors."""
 
 
 class Deadline:
-    """Bounds how long each request takes: ``with deadline:`` around its work, in the request's own task.
+    """Limits how long each request takes: ``with deadline:`` around its work, in the request's own task.
 
-    Raises UNAVAILABLE if the work takes too long, or if its error is one that ``classify`` knows. Other errors pass.
+    Raises UNAVAILABLE if the work takes too long, or if ``classify`` knows its error. Other errors pass through.
 
-    One timer serves all requests. They may all take equally long, so they are due in the order in which they began. A
-    timer for each request, or asyncio.timeout around each, is a large part of what a small request costs.
+    One timer serves all requests. The limit is the same for all, so they are due in the order in which they began. A
+    timer for each request, or asyncio.timeout around each, is a large part of a small request's cost.
     """
 
     def __init__(self, seconds: float, classify: Classify) -> None:
@@ -26,7 +26,8 @@ class Deadline:
         self._due: dict[asyncio.Task[Any] | None, float] = {}
         """When each running request is due, by the event loop's clock, the oldest request first."""
         self._is_set = False
-        self._loop: asyncio.AbstractEventLoop | None = None  # that of all requests: asking for it costs a system call
+        # All requests run on one loop. It is kept because looking it up costs a system call.
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __enter__(self) -> None:
         loop = self._loop = self._loop or asyncio.get_running_loop()
@@ -39,11 +40,11 @@ class Deadline:
         task = cast("asyncio.Task[Any]", asyncio.current_task(self._loop))
         overdue = self._due.pop(task, None) is None
         if overdue:
-            task.uncancel()  # the rest of the request, its answer, is not cancelled
+            task.uncancel()  # so that the answer can still be sent
         if error is None or isinstance(error, (ApiError, HttpError, DisconnectedError)):
             return
         if isinstance(error, asyncio.CancelledError):
-            if overdue and not task.cancelling():  # otherwise another caller cancelled it
+            if overdue and not task.cancelling():  # otherwise something else cancelled it too
                 raise ApiError(ErrorCode.UNAVAILABLE, "The request took too long.", retry_after_seconds=1) from None
         elif isinstance(error, Exception) and (known := self._classify(error)) is not None:
             raise known from None

@@ -1,4 +1,4 @@
-"""GraphQL for every transport: runs documents by the engine, and words its results and refusals as the API does."""
+"""GraphQL for every transport: runs documents by the engine, and words its results and refusals in the API's terms."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -28,11 +28,11 @@ _LIMITS = {
     "directives": "directives",
     "cost": "fields in its answer",
 }
-"""What each of the engine's limits counts. Each has its setting ``BC_GRAPHQL_MAX_...``."""
+"""The things that each of the engine's limits counts, in words. Each limit has its setting ``BC_GRAPHQL_MAX_...``."""
 
 
 class RequestId(Protocol):
-    """What is needed of a request's context here."""
+    """The part of a request's context that this module reads."""
 
     @property
     def request_id(self) -> str:
@@ -40,7 +40,7 @@ class RequestId(Protocol):
 
 
 class Answer(NamedTuple):
-    """The body to send, and what a transport needs to choose a status and headers."""
+    """The body to send, and the facts from which a transport chooses the status and the headers."""
 
     body: bytes
     executed: bool
@@ -52,7 +52,10 @@ class Answer(NamedTuple):
 
 
 class GraphQL:
-    """Answers GraphQL requests. No answer quotes a value of the request, and none tells more of a fault than its id."""
+    """Answers GraphQL requests.
+
+    No answer quotes a value of the request. After a fault of the server, the answer tells only the request's id.
+    """
 
     def __init__(self, engine: Engine, classify: Classify) -> None:
         self.engine = engine
@@ -67,9 +70,9 @@ class GraphQL:
         *,
         by_get: bool = False,
     ) -> Answer:
-        """Returns the answer to a request. It has no ``data`` if the request must not be run.
+        """Returns the answer to a request. It has no ``data`` if the request is refused before it runs.
 
-        ``by_get``: the request came by HTTP GET, which runs no mutation. Never raises for what the request holds.
+        ``by_get``: the request came by HTTP GET, which runs no mutation. Never raises because of the request's content.
         """
         try:
             ready = self.engine.prepare(source, variables, operation_name, by_get=by_get)
@@ -89,7 +92,7 @@ class GraphQL:
         *,
         by_get: bool = False,
     ) -> Answer | AsyncIterator[Answer]:
-        """Returns a subscription's answers as they come, or its one refusal. Any other operation has one answer."""
+        """Returns a subscription's answers as they come. A refused request and any other operation have one answer."""
         try:
             ready = self.engine.prepare(source, variables, operation_name, by_get=by_get)
         except Refused as refused:
@@ -123,7 +126,7 @@ class GraphQL:
         return Answer(orjson.dumps(body, option=orjson.OPT_UTC_Z), True, codes, label, retry_after_seconds)
 
     def _worded(self, error: GraphQLError, label: str, context: RequestId) -> tuple[GraphQLError, int | None]:
-        """Returns the error as the caller may see it, and how long to wait. Logs and masks faults of the server."""
+        """Returns the error as the caller may see it, and the seconds to wait or None. Logs and masks server faults."""
         cause = error.original_error
         api = cause if isinstance(cause, ApiError) else None
         if api is None and cause is not None:
@@ -143,7 +146,7 @@ def _refusal(refused: Refused) -> Answer:
 
 
 def _worded_refusal(error: GraphQLError) -> GraphQLError:
-    """Returns an error of the engine, or of a validation rule, with its code and in the words of the API."""
+    """Returns an error of the engine or of a validation rule with the API's code and message."""
     code, message = ErrorCode.INVALID_ARGUMENT, error.message
     extensions: dict[str, Any] = {}
     match error:
@@ -167,7 +170,7 @@ def _limit_words(error: LimitExceededError) -> str:
 
 
 def _outside(path: str) -> str:
-    """Returns the path as the HTTP door has it: below ``input``, the one argument of a mutation."""
+    """Returns the path as the HTTP door writes it, without ``input``, the one argument of a mutation."""
     return path.removeprefix("input.")
 
 
@@ -176,5 +179,5 @@ def _codes(errors: Any) -> tuple[str, ...]:
 
 
 def _relocated(error: GraphQLError, message: str, extensions: dict[str, Any]) -> GraphQLError:
-    """Returns an error at the place of ``error`` in the document and in the answer, with other words."""
+    """Returns an error with another message, at the place of ``error`` in the document and in the answer."""
     return GraphQLError(message, error.nodes, error.source, error.positions, error.path, extensions=extensions)

@@ -1,4 +1,4 @@
-"""GraphQL over HTTP (the GraphQL-over-HTTP specification): ``POST`` and ``GET /graphql``."""
+"""Serves GraphQL over HTTP (the GraphQL-over-HTTP specification): ``POST`` and ``GET /graphql``."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import lru_cache
@@ -36,9 +36,12 @@ _OFFERS = (PLAIN_JSON, RESPONSE_JSON, EVENT_STREAM)
 _OFFERS_WITH_PAGE = (*_OFFERS, HTML)
 MAX_PARAMETERS = 16
 
+Parameters = tuple[str, Mapping[str, Any] | None, str | None]
+"""A request's document, variables and operation name."""
+
 
 class GraphQLEndpoint:
-    """The endpoint, as an ASGI application."""
+    """Answers GraphQL requests over HTTP, as an ASGI application."""
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class GraphQLEndpoint:
         max_body_bytes: int,
         deadline: Deadline,
     ) -> None:
-        """``page`` answers a browser's GET, if GraphiQL is served."""
+        """``page`` makes the answer to a browser's GET. It is None if GraphiQL is not served."""
         self._graphql = graphql
         self._authenticate = authenticate
         self._page = page
@@ -57,30 +60,30 @@ class GraphQLEndpoint:
         self._deadline = deadline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answers one request."""
         media_type = PLAIN_JSON
         response: ASGIApp
         try:
             fields = fields_in(scope)
             page = self._page if scope["method"] == "GET" else None
-            asked = preferred(fields.get(b"accept", b""), _OFFERS if page is None else _OFFERS_WITH_PAGE)
-            if page is not None and asked == HTML:
+            accepted = preferred(fields.get(b"accept", b""), _OFFERS if page is None else _OFFERS_WITH_PAGE)
+            if page is not None and accepted == HTML:
                 response = page()
             else:
-                if asked != EVENT_STREAM:
-                    media_type = asked or _unacceptable()
+                if accepted != EVENT_STREAM:
+                    media_type = accepted or _unacceptable()
                 by_get = _by_get(scope["method"], fields)
                 with self._deadline:
                     context = await self._authenticate(credential(fields), request_id(scope))
-                    given = (
+                    parameters = (
                         _from_query(scope["query_string"])
                         if by_get
                         else _from_body(await read_body(fields, receive, self._max_body_bytes))
                     )
-                    if asked == EVENT_STREAM:
-                        response = _stream(await self._graphql.subscribe(*given, context, by_get=by_get))
+                    if accepted == EVENT_STREAM:
+                        response = _stream(await self._graphql.subscribe(*parameters, context, by_get=by_get))
                     else:
-                        answer = await self._graphql.run(*given, context, by_get=by_get)
+                        answer = await self._graphql.run(*parameters, context, by_get=by_get)
                         scope["state"] |= {"operation": answer.operation, "codes": answer.codes}
                         response = _response(answer, media_type)
         except HttpError as refused:
@@ -91,7 +94,7 @@ class GraphQLEndpoint:
             scope["state"]["codes"] = (error.code.value,)
         except DisconnectedError:
             return
-        except Exception as fault:  # noqa: BLE001 - whatever it was, the caller learns its code only
+        except Exception as fault:  # noqa: BLE001 - masks every fault: the caller learns only the code
             log_unhandled(fault, request_id(scope), "graphql")
             response = _error(ApiError(ErrorCode.INTERNAL), 500, media_type, {}, requestId=request_id(scope))
             scope["state"]["codes"] = (ErrorCode.INTERNAL.value,)
@@ -99,17 +102,20 @@ class GraphQLEndpoint:
 
 
 def _by_get(method: str, fields: Fields) -> bool:
-    """Whether the method is GET. Raises HttpError for a method or a content type that is not taken."""
+    """Returns whether the method is GET. Raises HttpError if the method or the content type is not accepted."""
     if method == "GET":
         return True
     if method != "POST":
-        raise HttpError(405, _error_of("Use POST, or GET for a query."), {"allow": "GET, POST"})
+        raise HttpError(405, _invalid_request("Use POST, or GET for a query."), {"allow": "GET, POST"})
     require_json(fields)
     return False
 
 
 def _stream(answers: Answer | AsyncIterator[Answer]) -> ASGIApp:
-    """GraphQL over server-sent events, one connection an operation ("distinct connections mode")."""
+    """Returns the application that sends the answers as server-sent events.
+
+    Each operation has a connection of its own: "distinct connections mode" of GraphQL over server-sent events.
+    """
 
     async def send_frames(_scope: Scope, receive: Receive, send: Send) -> None:
         await respond(receive, send, _frames(answers))
@@ -128,10 +134,11 @@ async def _frames(answers: Answer | AsyncIterator[Answer]) -> AsyncIterator[byte
 
 @lru_cache(maxsize=256)
 def preferred(accept: bytes, offers: tuple[str, ...]) -> str | None:
-    """Which of ``offers`` the header ``Accept`` prefers, by RFC 9110, 12.5.1; None if it takes none of them.
+    """Returns the offer that the header ``Accept`` prefers (RFC 9110, 12.5.1), or None if it accepts none.
 
-    The most specific range that fits an offer gives its quality. Among equals the one that is named counts more than
-    one that a wildcard takes, then the client's order, then ours: without the header, and for ``*/*``, the first offer.
+    The most specific media range that fits an offer gives its quality. Among offers of one quality, a type that is
+    named goes before one that only a wildcard fits. Then the client's order decides, then that of ``offers``. Without
+    the header, and for ``*/*``, the first offer is chosen.
     """
     ranges: dict[str, tuple[float, int]] = {}
     for position, entry in enumerate((accept.strip() or b"*/*").decode("latin-1").split(",")):
@@ -141,13 +148,13 @@ def preferred(accept: bytes, offers: tuple[str, ...]) -> str | None:
     best: tuple[float, int, int] | None = None
     chosen = None
     for offer in offers:
-        fits = (offer, offer.partition("/")[0] + "/*", "*/*")
-        specific = next((i for i, media_range in enumerate(fits) if media_range in ranges), None)
-        if specific is None:
+        fitting = (offer, offer.partition("/")[0] + "/*", "*/*")
+        breadth = next((i for i, media_range in enumerate(fitting) if media_range in ranges), None)
+        if breadth is None:
             continue
-        quality, position = ranges[fits[specific]]
-        if quality > 0 and (best is None or (quality, -specific, position) > best):
-            best, chosen = (quality, -specific, position), offer
+        quality, position = ranges[fitting[breadth]]
+        if quality > 0 and (best is None or (quality, -breadth, position) > best):
+            best, chosen = (quality, -breadth, position), offer
     return chosen
 
 
@@ -162,10 +169,10 @@ def _quality(parameters: list[str]) -> float:
 
 
 def _unacceptable() -> str:
-    raise HttpError(406, _error_of(f"The answer can be {RESPONSE_JSON} or {PLAIN_JSON}."))
+    raise HttpError(406, _invalid_request(f"The answer can be {RESPONSE_JSON} or {PLAIN_JSON}."))
 
 
-def _from_query(query: bytes) -> tuple[str, Mapping[str, Any] | None, str | None]:
+def _from_query(query: bytes) -> Parameters:
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
     except ValueError:
@@ -176,16 +183,16 @@ def _from_query(query: bytes) -> tuple[str, Mapping[str, Any] | None, str | None
     for name in ("variables", "extensions"):
         if name in members:
             members[name] = _json(members[name].encode(), name)
-    return _request(members)
+    return _parameters(members)
 
 
-def _from_body(body: bytes) -> tuple[str, Mapping[str, Any] | None, str | None]:
+def _from_body(body: bytes) -> Parameters:
     members = _json(body, "body")
     if isinstance(members, list):
         raise invalid(("body", "batches are not taken: send one operation a request"))
     if not isinstance(members, dict):
         raise invalid(("body", "must be an object"))
-    return _request(members)
+    return _parameters(members)
 
 
 def _json(text: bytes, name: str) -> Any:
@@ -204,17 +211,17 @@ _MEMBERS: dict[str, tuple[type, str]] = {
 _ANY = (object, "")
 
 
-def _request(members: dict[str, Any]) -> tuple[str, Mapping[str, Any] | None, str | None]:
-    """Query, variables and operation name. Raises ApiError INVALID_ARGUMENT naming each bad member."""
-    bad: list[tuple[str, str]] = []
+def _parameters(members: dict[str, Any]) -> Parameters:
+    """Returns the parameters among the members. Raises ApiError INVALID_ARGUMENT that names each bad member."""
+    faults: list[tuple[str, str]] = []
     for name, value in members.items():
         kind, words = _MEMBERS.get(name, _ANY)
         if value is not None and not isinstance(value, kind):
-            bad.append((name, words))
-    if not members.get("query") and not bad:
-        bad.append(("query", "is required"))
-    if bad:
-        raise invalid(*bad)
+            faults.append((name, words))
+    if not members.get("query") and not faults:
+        faults.append(("query", "is required"))
+    if faults:
+        raise invalid(*faults)
     return members["query"], members.get("variables"), members.get("operationName") or None
 
 
@@ -222,8 +229,10 @@ _CONTENT_TYPES = {name: f"{name}; charset=utf-8".encode() for name in (PLAIN_JSO
 
 
 def _response(answer: Answer, media_type: str) -> ASGIApp:
-    """The answer with its status: 200 once an operation ran; a refused request is 4xx, but for clients of plain JSON,
-    who learned to expect 200.
+    """Returns the answer with its status.
+
+    It is 200 if an operation ran, and 4xx for a refused request. Clients that accept plain JSON get 200 for that too,
+    because they expect it.
     """
     if answer.executed and answer.retry_after_seconds is None:
         return Success(answer.body, _CONTENT_TYPES[media_type])
@@ -239,11 +248,11 @@ def _response(answer: Answer, media_type: str) -> ASGIApp:
 
 
 def _error(error: ApiError, status: int, media_type: str, headers: dict[str, str], **more: str) -> Response:
-    """A request that was refused before any document was looked at, in GraphQL's form."""
+    """Returns the refusal, in GraphQL's form, of a request whose document was not looked at."""
     extensions = error_extensions(error) | more
     body = orjson.dumps({"errors": [{"message": error.detail, "extensions": extensions}]})
     return Response(body, status, error_headers(error) | headers, media_type=f"{media_type}; charset=utf-8")
 
 
-def _error_of(detail: str) -> ApiError:
+def _invalid_request(detail: str) -> ApiError:
     return ApiError(ErrorCode.INVALID_ARGUMENT, detail)

@@ -1,7 +1,8 @@
-"""GraphQL over WebSocket: the ``graphql-transport-ws`` protocol, and no other.
+"""Serves GraphQL over WebSockets, by the ``graphql-transport-ws`` protocol alone.
 
-Strawberry's own handler would run documents past the engine's limits and masks, and its legacy protocol let a client
-skip ``connection_init``; so this is the protocol over ``Engine.subscribe``.
+Strawberry has a handler of its own, but it would bypass the engine's limits and the masks of errors, and its legacy
+protocol let a client skip ``connection_init``. This module therefore implements the protocol over
+``GraphQL.subscribe``.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ MAX_ID_CHARACTERS = 128
 
 
 class _ClosedError(Exception):
-    """The connection is to be closed with a code of the protocol."""
+    """Closes the connection with a code of the protocol."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -37,13 +38,14 @@ class _ClosedError(Exception):
 
 
 class GraphQLSocketEndpoint:
-    """The endpoint, as an ASGI application."""
+    """Accepts WebSockets and speaks the protocol on each, as an ASGI application."""
 
     def __init__(
         self, graphql: GraphQL, authenticate: Authenticate, *, allowed_origins: Sequence[str], max_operations: int
     ) -> None:
-        """``allowed_origins`` may connect beside the server's own: a browser sends its page's origin, and a page of
-        another site must not speak with a visitor's credential.
+        """``allowed_origins`` may connect beside the server's own origin.
+
+        A browser sends the origin of its page. A page of another site must not connect with a visitor's credential.
         """
         self._graphql = graphql
         self._authenticate = authenticate
@@ -51,7 +53,7 @@ class GraphQLSocketEndpoint:
         self._max_operations = max_operations
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Speak until either side closes."""
+        """Serves one connection until either side closes it."""
         socket = WebSocket(scope, receive, send)
         if not self._origin_allowed(socket):
             await socket.close(4403, "Forbidden")
@@ -74,12 +76,14 @@ class GraphQLSocketEndpoint:
 
     def _origin_allowed(self, socket: WebSocket) -> bool:
         origin = socket.headers.get("origin")
-        if origin is None:  # not a browser
+        if origin is None:  # the client is not a browser
             return True
         return origin in self._allowed_origins or urlsplit(origin).netloc == socket.headers.get("host")
 
 
 class _Connection:
+    """One WebSocket, its caller, and the operations that run on it."""
+
     def __init__(self, graphql: GraphQL, authenticate: Authenticate, max_operations: int, socket: WebSocket) -> None:
         self._graphql = graphql
         self._authenticate = authenticate
@@ -89,7 +93,10 @@ class _Connection:
         self._operations: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Take messages. Raises _ClosedError if the client breaks the protocol, WebSocketDisconnect if it leaves."""
+        """Handles messages until the connection ends.
+
+        Raises _ClosedError if the client breaks the protocol, and WebSocketDisconnect if it leaves.
+        """
         try:
             async with asyncio.timeout(INIT_TIMEOUT_SECONDS):
                 await self._init(await self._message())
@@ -114,7 +121,7 @@ class _Connection:
                     raise _ClosedError(4400, "Unknown message type")
 
     async def end(self) -> None:
-        """Stop what still runs."""
+        """Stops the operations that still run."""
         tasks = list(self._operations.values())
         for task in tasks:
             task.cancel()
@@ -124,9 +131,9 @@ class _Connection:
         if message.get("type") != "connection_init":
             raise _ClosedError(4401, "Unauthorized")
         payload = message.get("payload")
-        given = payload.get("authorization") if isinstance(payload, dict) else None
-        header = given if isinstance(given, str) else self._socket.headers.get("authorization", "")
-        scheme, _, text = header.partition(" ")
+        member = payload.get("authorization") if isinstance(payload, dict) else None
+        authorization = member if isinstance(member, str) else self._socket.headers.get("authorization", "")
+        scheme, _, text = authorization.partition(" ")
         credential = BearerToken(text) if scheme.lower() == "bearer" and text else None
         try:
             self._context = await self._authenticate(credential, new_id("req"))
@@ -134,7 +141,8 @@ class _Connection:
             if isinstance(error, ApiError) and error.code is ErrorCode.UNAUTHENTICATED:
                 raise _ClosedError(4403, "Forbidden") from None
             if isinstance(error, ApiError) or unavailable(error) is not None:
-                raise _ClosedError(1013, "Try again later") from None  # RFC 6455: clients do try again
+                # 1013 tells the client to try again later (the registry of RFC 6455).
+                raise _ClosedError(1013, "Try again later") from None
             raise
         await self._send({"type": "connection_ack"})
 
@@ -151,7 +159,7 @@ class _Connection:
             raise _ClosedError(4429, "Too many operations")
         if self._context is None:
             raise _ClosedError(4401, "Unauthorized")
-        # Each operation is a request of its own: loaders must not remember over them.
+        # Each operation is a request of its own, so that it does not read rows that another one's loaders remember.
         context = self._context.renewed(new_id("req"))
         task = asyncio.create_task(self._run(id_, query, variables, name, context))
         self._operations[id_] = task
@@ -169,7 +177,7 @@ class _Connection:
             else:
                 await self._stream(id_, answers)
             self._operations.pop(id_, None)
-            if not (isinstance(answers, Answer) and not answers.executed):  # an ``error`` is the end by itself
+            if not (isinstance(answers, Answer) and not answers.executed):  # an ``error`` message ends the operation
                 await self._send({"type": "complete", "id": id_})
         except (RuntimeError, WebSocketDisconnect):  # the client left in the middle of an answer
             return
@@ -180,7 +188,7 @@ class _Connection:
                 await self._answer(id_, answer)
 
     async def _answer(self, id_: str, answer: Answer) -> None:
-        """``next`` with the answer's own bytes; a refused operation is the protocol's ``error``, its errors alone."""
+        """Sends ``next`` with the answer's bytes, or, if the operation was refused, ``error`` with its errors alone."""
         kind, payload = "next", answer.body
         if not answer.executed:
             kind, payload = "error", orjson.dumps(orjson.loads(answer.body)["errors"])

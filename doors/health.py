@@ -1,4 +1,4 @@
-"""What machines ask about the server: ``/healthz``, ``/readyz`` and ``/metrics``."""
+"""The endpoints for health checks and metrics: ``/healthz``, ``/readyz`` and ``/metrics``."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -23,12 +23,12 @@ BACKLOG = Gauge("bc_outbox_backlog", "Committed events that wait for delivery.",
 
 
 async def healthz(_request: Request) -> Response:
-    """Says that the process runs."""
+    """Answers that the process runs."""
     return JSONResponse({"status": "ok"})
 
 
 def readyz(database: Database, timeout_seconds: float) -> Handler:
-    """Returns the handler that says whether the database is in reach and migrated."""
+    """Returns the handler that answers whether the database is in reach and migrated."""
 
     async def handler(request: Request) -> Response:
         try:
@@ -45,7 +45,7 @@ def readyz(database: Database, timeout_seconds: float) -> Handler:
 
 
 def metrics(database: Database, workers: int) -> Handler:
-    """Returns the handler of Prometheus's metrics. With several ``workers``, each one answers for all of them."""
+    """Returns the handler of the Prometheus metrics. With several ``workers``, each one answers for all of them."""
 
     async def handler(_request: Request) -> Response:
         try:

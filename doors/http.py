@@ -1,4 +1,4 @@
-"""HTTP requests: header fields, credentials, the client's address, exact content types, and bounded bodies."""
+"""Reads HTTP requests: header fields, credentials, the client's address, exact content types, and bounded bodies."""
 
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address
@@ -17,7 +17,7 @@ MAX_CREDENTIAL_BYTES = 16_384
 
 
 class HttpError(Exception):
-    """A request that is refused because of its HTTP. ``status`` replaces the status of the error's code."""
+    """The refusal of a request for its method, header fields or size. ``status`` replaces that of the error's code."""
 
     def __init__(self, status: int, error: ApiError, headers: dict[str, str] | None = None) -> None:
         super().__init__(error.detail)

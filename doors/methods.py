@@ -1,4 +1,4 @@
-"""The HTTP door: ``POST /api/compute/{resource}/{method}`` for every registered operation and agents' method."""
+"""The HTTP door: serves ``POST /api/compute/{resource}/{method}`` for each operation of operators and agents."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from resolvers.site_tokens import MintedSiteToken
 
 
 class OperationEndpoint:
-    """The HTTP method of one operation, as an ASGI application."""
+    """Serves the HTTP method of one operation, as an ASGI application."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class OperationEndpoint:
         self._deadline = deadline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answers one request."""
         scope["state"]["operation"] = self._operation.name
         body = await answer_or_problem(scope, receive, send, self._answer(scope, receive), self._deadline)
         if body is not None:
@@ -50,8 +50,10 @@ class OperationEndpoint:
 
 
 def encode(answer: Any) -> bytes:
-    """The answer as JSON: a record flat in camelCase, a page as ``items`` and ``nextCursor``, a minted token's record
-    with its ``token``, which is here, and in the GraphQL payload, shown for the only time.
+    """Returns the answer as JSON.
+
+    A record is one object with names in camelCase. A page has ``items`` and ``nextCursor``. The record of a minted
+    token also has ``token``: this answer, or the GraphQL payload, is the only place that shows it.
     """
     if isinstance(answer, Page):
         members = {

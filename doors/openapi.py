@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the HTTP door, made from the registry: inputs, records, and the one error document."""
+"""Makes the OpenAPI 3.1 document of the HTTP door from the registry: inputs, records, and the one error document."""
 
 from functools import lru_cache
 from typing import Any, cast, get_type_hints
@@ -38,7 +38,7 @@ class Problem(BaseModel):
 
 
 def _record_model(operation: Operation[Any, Any]) -> type[BaseModel]:
-    """The answer as a model: the row type's fields, and the bearer where the operation may mint one."""
+    """Returns the model of an operation's answer: the row type's fields, and the bearer if the operation mints one."""
     fields: dict[str, Any] = {name: (kind, ...) for name, kind in get_type_hints(operation.record).items()}
     name = operation.record.__name__.removesuffix("Row")
     if operation.name == "siteTokens.create":
@@ -52,7 +52,7 @@ def _record_model(operation: Operation[Any, Any]) -> type[BaseModel]:
 
 
 def _security(operation: Operation[Any, Any]) -> dict[str, Any]:
-    """Returns the credential that an operation needs, where it is not an API key."""
+    """Returns the ``security`` member of an operation whose credential is not an API key."""
     if operation.caller is Op:
         return {}
     return {"security": [] if operation.caller is AnonymousRequest else [{"agent": []}]}
@@ -60,11 +60,11 @@ def _security(operation: Operation[Any, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def document() -> dict[str, Any]:
-    """The document. It is the same for every caller, and changes only with the code."""
-    methods: list[Operation[Any, Any]] = [*OPERATIONS, *AGENT_OPERATIONS]
-    answers = {operation.name: _record_model(operation) for operation in methods}
+    """Returns the document. It is the same for every caller, and changes only with the code."""
+    operations: list[Operation[Any, Any]] = [*OPERATIONS, *AGENT_OPERATIONS]
+    answers = {operation.name: _record_model(operation) for operation in operations}
     models: list[tuple[type[BaseModel], Any]] = [(Problem, "serialization")]
-    for operation in methods:
+    for operation in operations:
         models += [(operation.input, "validation"), (answers[operation.name], "serialization")]
     references, schemas = models_json_schema(list(dict.fromkeys(models)), ref_template=_REF)
     problem = {"application/problem+json": {"schema": references[Problem, "serialization"]}}
@@ -109,7 +109,7 @@ def document() -> dict[str, Any]:
                     **_security(operation),
                 }
             }
-            for operation in methods
+            for operation in operations
         },
         "components": {
             "schemas": schemas["$defs"],

@@ -1,4 +1,4 @@
-"""What browsers load, from this origin alone: the console, GraphiQL, their assets, and how people sign in."""
+"""Serves the pages that browsers load: the console, GraphiQL, their assets, and how people sign in."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,12 +48,12 @@ def console(settings: Settings) -> Callable[[Request], Response]:
 
 
 def graphiql(settings: Settings) -> Callable[[], Response] | None:
-    """Returns what makes GraphiQL's page, or None if the settings turn it off."""
+    """Returns the function that makes GraphiQL's page, or None if the settings turn it off."""
     return (lambda: page(settings.console_dir / "graphiql.html")) if settings.graphiql else None
 
 
 def sign_in(settings: Settings) -> Handler:
-    """Returns the handler that says how people sign in to the console beside API keys. None of that is secret."""
+    """Returns the handler that tells the console how people sign in other than by API key. None of that is secret."""
     login = {"issuer": settings.oidc_issuer, "clientId": settings.oidc_client_id, "audience": settings.oidc_audience}
     document = {"oidc": login if _issuer(settings) else None}
 

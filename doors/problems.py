@@ -1,4 +1,4 @@
-"""Errors as HTTP answers them: RFC 9457 problem documents, and the headers that go with each code."""
+"""Errors over HTTP: RFC 9457 problem documents, and the headers that go with each code."""
 
 from collections.abc import Awaitable
 from typing import Any, TypeVar
@@ -17,7 +17,10 @@ T = TypeVar("T")
 async def answer_or_problem(
     scope: Scope, receive: Receive, send: Send, work: Awaitable[T], deadline: Deadline
 ) -> T | None:
-    """Returns the result of a request's work, or None after it has sent the problem document."""
+    """Returns the result of a request's work. If the work fails, sends the problem document and returns None.
+
+    Sends nothing if the client has gone away.
+    """
     try:
         with deadline:
             return await work
@@ -44,7 +47,7 @@ def error_headers(error: ApiError) -> dict[str, str]:
 
 
 def error_extensions(error: ApiError) -> dict[str, Any]:
-    """Returns the members of an error that GraphQL has in ``extensions``."""
+    """Returns the members that an error has in GraphQL's ``extensions``."""
     extensions: dict[str, Any] = {"code": error.code.value}
     if error.fields:
         extensions["fields"] = [fault._asdict() for fault in error.fields]

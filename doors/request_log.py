@@ -22,7 +22,8 @@ _enabled = logging.getLogger("request").isEnabledFor
 REQUESTS = Counter("bc_requests_total", "Requests, by operation and outcome.", ["operation", "outcome"])
 SECONDS = Histogram("bc_request_seconds", "Seconds to answer a request, by door.", ["door"])
 
-# A labelled child is looked up by a lock and a dict of strings; both sets of labels are small and closed.
+# prometheus_client takes a lock to look up a labelled metric. Both sets of labels are small and closed, so they are
+# cached.
 _timed = lru_cache(maxsize=8)(SECONDS.labels)
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
@@ -31,22 +32,22 @@ _KNOWN_OPERATION = re.compile(r"[a-zA-Z]+\.[a-zA-Z]+")
 
 @lru_cache(maxsize=1024)
 def _counted(operation: str | None, outcome: str) -> Counter:
-    """The counter of an operation as metrics name it, from a closed set: clients name theirs as they like."""
+    """Returns the counter of an operation. Clients choose the names of GraphQL operations, so these share a label."""
     return REQUESTS.labels(operation if operation and _KNOWN_OPERATION.fullmatch(operation) else "graphql", outcome)
 
 
 class RequestLog:
-    """The outermost middleware: gives each request its id, logs and counts its answer, and masks what went wrong.
+    """The outermost middleware: gives each request its id, logs and counts its answer, and masks faults.
 
-    A client may choose the id (``X-Request-Id``, 8 to 64 letters, digits and ``._-``). What is logged is the route's
-    own name or the bare path with escapes kept; never a query, a header or a body.
+    A client may choose the id (``X-Request-Id``, 8 to 64 letters, digits and ``._-``). The log line has the operation's
+    name and the bare path with its escapes, and never a query, a header or a body.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and see its answer go by."""
+        """Passes the request on, adds its id to the answer, and logs it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -57,7 +58,7 @@ class RequestLog:
         state["fields"], state["request_id"] = fields, request_id
         status = 0
 
-        def tell(message: Message) -> Awaitable[None]:
+        def send_with_id(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -65,14 +66,14 @@ class RequestLog:
             return send(message)
 
         try:
-            await self._app(scope, receive, tell)
-        except Exception as error:  # noqa: BLE001 - the last resort: whatever it was, the caller learns its code only
+            await self._app(scope, receive, send_with_id)
+        except Exception as error:  # noqa: BLE001 - masks every fault: the caller learns only the code
             log_unhandled(error, request_id, str(state.get("operation")))
             if status == 0:
-                await problem(ApiError(ErrorCode.INTERNAL), request_id)(scope, receive, tell)
-        self._note(scope, request_id, status, time.perf_counter() - began)
+                await problem(ApiError(ErrorCode.INTERNAL), request_id)(scope, receive, send_with_id)
+        self._record(scope, request_id, status, time.perf_counter() - began)
 
-    def _note(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:
         state = scope["state"]
         path = scope["path"]
         door = "graphql" if path == "/graphql" else "http" if path.startswith("/api/") else None
@@ -96,8 +97,10 @@ class RequestLog:
 
 
 def _new_id() -> str:
-    """An id that no other request has. Nobody gains by guessing it, so it takes no system call; a forked worker's
-    ``random`` is seeded anew.
+    """Returns a random id.
+
+    Nobody gains by guessing it, so ``random`` is good enough and needs no system call. Each forked worker seeds its
+    ``random`` anew.
     """
     return f"req_{random.getrandbits(96):024x}"
 

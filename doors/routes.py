@@ -1,4 +1,4 @@
-"""Routing: fixed paths go straight to their door, and what has no route gets a problem document."""
+"""Routing: passes each request to the door of its path. A path without a route gets a problem document."""
 
 from collections.abc import Awaitable, Mapping
 

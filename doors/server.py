@@ -14,7 +14,10 @@ GRACE_SECONDS = 10
 """How long a stop waits for running requests."""
 
 GC_THRESHOLD = 100_000
-"""The net number of new objects that start the garbage collector. One answer of some hundred rows must not."""
+"""The number of new objects, less the freed ones, that starts the garbage collector.
+
+One answer of some hundred rows must not start it.
+"""
 
 
 def configured(app: ASGIApp) -> uvicorn.Config:

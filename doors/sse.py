@@ -1,4 +1,4 @@
-"""Server-sent events (WHATWG HTML, 9.2): one response that goes on until either side ends it."""
+"""Sends server-sent events (WHATWG HTML, 9.2): one response that goes on until either side ends it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,17 +6,17 @@ from collections.abc import AsyncIterator
 from starlette.types import Receive, Send
 
 HEARTBEAT_SECONDS = 15.0
-"""A comment this often keeps proxies from closing a quiet stream, and finds out that a client is gone."""
+"""The time between two comments. They keep proxies from closing a quiet stream, and reveal that a client is gone."""
 
 
 def frame(data: bytes, *, event: str, id: str | None = None) -> bytes:  # noqa: A002 - the standard's name
-    """One event. ``data`` is JSON on one line; ``id`` is what a client sends back as ``Last-Event-ID``."""
+    """Returns one event. ``data`` is JSON on one line. A client sends ``id`` back as ``Last-Event-ID``."""
     head = f"event: {event}\n" if id is None else f"id: {id}\nevent: {event}\n"
     return b"%sdata: %s\n\n" % (head.encode(), data)
 
 
 async def respond(receive: Receive, send: Send, frames: AsyncIterator[bytes]) -> None:
-    """Send ``frames`` as they come, and heartbeats between them, until they end or the client goes away."""
+    """Sends ``frames`` as they come, and heartbeats between them, until they end or the client goes away."""
     headers = [
         (b"content-type", b"text/event-stream; charset=utf-8"),
         (b"cache-control", b"no-store"),

@@ -1,4 +1,7 @@
-"""``GET /api/compute/watch``: the feed as server-sent events; ``Last-Event-ID`` goes on without loss or repeat."""
+"""Serves ``GET /api/compute/watch``: the feed of events as server-sent events.
+
+A client that sends ``Last-Event-ID`` goes on from that event, without loss or repeat.
+"""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -19,36 +22,40 @@ from schema.events import FollowInput
 
 
 class WatchEndpoint:
-    """The endpoint, as an ASGI application."""
+    """Streams events to the caller of a request, as an ASGI application."""
 
     def __init__(self, authenticate: Authenticate, deadline: Deadline) -> None:
-        """``deadline`` bounds the time to begin."""
+        """``deadline`` limits the time until the stream begins."""
         self._deadline = deadline
         self._authenticate = authenticate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream until the client leaves, or its key is revoked."""
+        """Streams until the client leaves or its key is revoked."""
         scope["state"]["operation"] = "events.watch"
-        began = await answer_or_problem(scope, receive, send, self._begin(scope), self._deadline)
-        if began is not None:
-            await respond(receive, send, began)
+        frames = await answer_or_problem(scope, receive, send, self._begin(scope), self._deadline)
+        if frames is not None:
+            await respond(receive, send, frames)
 
     async def _begin(self, scope: Scope) -> AsyncIterator[bytes]:
-        """The frames, once the first look was allowed: what is refused is refused by status."""
+        """Returns the frames after the first batch was read, so that a refusal still gets its status."""
         if scope["method"] != "GET":
             raise HttpError(405, ApiError(ErrorCode.INVALID_ARGUMENT, "Use GET."), {"allow": "GET"})
         fields = fields_in(scope)
         context = await self._authenticate(credential(fields), request_id(scope))
-        batches = follow_events(context, _given(scope["query_string"], fields.get(b"last-event-id")))
+        batches = follow_events(context, _input(scope["query_string"], fields.get(b"last-event-id")))
         first = await anext(batches)
         return _frames(first, batches)
 
 
-def _given(query: bytes, last_event_id: bytes | None) -> FollowInput:
+def _input(query: bytes, last_event_id: bytes | None) -> FollowInput:
+    """Returns the input that the query and ``Last-Event-ID`` hold. Raises ApiError INVALID_ARGUMENT.
+
+    A browser that reconnects repeats the query and adds the header, so the header counts more than ``after``.
+    """
     members: dict[str, Any] = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
     position = members.pop("after", None) if last_event_id is None else last_event_id.decode("latin-1")
     if position is not None:
-        if not (position.isascii() and position.isdigit() and len(position) < 10):  # noqa: PLR2004 - 31 bits
+        if not (position.isascii() and position.isdigit() and len(position) < 10):  # noqa: PLR2004 - fits in 31 bits
             raise invalid(("after", "must be a position that this feed gave out"))
         members["after"] = int(position)
     return FollowInput.model_validate(members, by_alias=True, by_name=False)

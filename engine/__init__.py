@@ -1,1 +1,1 @@
-"""A GraphQL executor for any graphql-core schema. It knows nothing of this API: see README.md in this folder."""
+"""A GraphQL executor that takes any graphql-core schema and imports nothing of this API: see README.md."""

@@ -1,6 +1,6 @@
-"""Documents: each is parsed, bounded and validated once, and kept with its compiled operation.
+"""Parses, measures and validates each document once, and keeps it with its compiled operation.
 
-Documents that hold a literal of a secret scalar are not kept any longer than their request.
+A document that holds a literal of a secret scalar is not kept beyond its request.
 """
 
 import re
@@ -36,7 +36,8 @@ from engine.variables import PlainVariables, plain_variables
 MAX_VALIDATION_ERRORS = 20
 MAX_KEPT = 1000
 MAX_KEPT_CHARACTERS = 262_144
-"""The most text of all kept documents together. A kept document takes some hundred bytes of memory per character."""
+"""The most characters of all kept documents together. A kept document takes some hundred bytes of memory per character.
+"""
 
 _LABEL_CHARACTERS = 200
 _EXPECTED = re.compile(r"Expected (?:Name|[A-Z][a-z]+|'[^'\s]{1,12}')(?=, found )")
@@ -53,20 +54,22 @@ _SYNTAX = (
 
 @dataclass(slots=True)
 class Prepared:
-    """A document that was parsed, bounded and validated, and the operation in it that the request names."""
+    """A document that was parsed, measured and validated, and the operation in it that the request names."""
 
     document: DocumentNode
     operation: OperationDefinitionNode
-    varies: bool
-    """Whether each request's variables decide whether the cost is within its limit."""
+    cost_varies: bool
+    """Whether the variables of each request decide if the cost is within its limit."""
     never_null: Mapping[str, tuple[str, ...]]
-    """Variables that may be absent but not null, because a default stands where they are used; with that path."""
-    plain: PlainVariables | None
+    """Variables that may be absent but not null, because a default applies where they are used. Each has the path of
+    that use."""
+    plain_variables: PlainVariables | None
     """The variables, if all of them have plain types."""
     compiled: CompiledOperation | None
-    """The operation's own code. None: graphql-core runs it."""
+    """The operation's own code. If it is None, graphql-core runs the operation."""
     label: str
-    """The operation's name, or the names of its root fields. Logs show it; they never show the text."""
+    """The operation's name, or the names of its root fields. It is for logs, which must not show the document's text.
+    """
 
 
 class Documents:
@@ -102,7 +105,7 @@ class Documents:
         try:
             check_text(source, self._limits)
             document = self._parse(source)
-            varies = check_document(self._schema, document, self._limits)
+            cost_varies = check_document(self._schema, document, self._limits)
         except GraphQLError as error:
             raise Refused(error) from None
         self._validate(document)
@@ -113,7 +116,7 @@ class Documents:
         prepared = Prepared(
             document,
             operation,
-            varies,
+            cost_varies,
             inspection.never_null_in(operation),
             plain_variables(self._schema, operation.variable_definitions or ()),
             compile_operation(self._schema, document, operation_name) if self._compiled else None,
@@ -147,7 +150,7 @@ class Documents:
 
 
 class _Inspection(Visitor):
-    """Finds out of a valid document whether it introspects or holds a secret, and which variables must not be null."""
+    """Finds out whether a valid document introspects or holds a secret, and which of its variables must not be null."""
 
     def __init__(self, schema: GraphQLSchema, document: DocumentNode, secret_scalars: frozenset[str]) -> None:
         super().__init__()
@@ -160,7 +163,7 @@ class _Inspection(Visitor):
         visit(document, TypeInfoVisitor(self._types, self))
 
     def enter_field(self, node: Any, *_args: Any) -> None:
-        """Notes ``__schema`` and ``__type``. ``__typename`` tells nothing that the answer does not."""
+        """Notes ``__schema`` and ``__type``. ``__typename`` reveals nothing that the result does not."""
         self.introspects |= node.name.value in {"__schema", "__type"}
 
     def enter_string_value(self, *_args: Any) -> None:
@@ -182,7 +185,9 @@ class _Inspection(Visitor):
         self._path.pop()
 
     def enter_variable(self, node: Any, *_args: Any) -> None:
-        """Notes the first use of a variable where null is not allowed; or its definition, if its own type says so."""
+        """Notes the first place where null is not allowed: a use of the variable, or its definition if its own type is
+        non-null.
+        """
         if isinstance(self._types.get_input_type(), GraphQLNonNull):
             self._never_null.setdefault(node.name.value, tuple(self._path))
 
@@ -215,11 +220,14 @@ def _label(operation: OperationDefinitionNode) -> str:
 
 
 def _syntax_error(error: GraphQLSyntaxError) -> BadDocumentError:
-    """Says where the document breaks off and what was expected, but not what was found: it may be half a secret."""
+    """Returns an error that says where the document breaks off and what the parser expected there.
+
+    It does not say what the parser found, which may be half a secret.
+    """
     text = error.message.removeprefix("Syntax Error: ")
     expected = _EXPECTED.match(text)
-    known = next((words for words in _SYNTAX if text.startswith(words)), "Unexpected text")
-    where = error.locations[0] if error.locations else None
-    place = f" at line {where.line}, column {where.column}" if where else ""
-    message = f"Syntax error{place}: {expected[0] if expected else known}."
+    problem = next((words for words in _SYNTAX if text.startswith(words)), "Unexpected text")
+    location = error.locations[0] if error.locations else None
+    place = f" at line {location.line}, column {location.column}" if location else ""
+    message = f"Syntax error{place}: {expected[0] if expected else problem}."
     return BadDocumentError(message, error.nodes, error.source, error.positions, error.path)

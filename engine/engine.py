@@ -1,7 +1,7 @@
-"""The GraphQL engine: runs documents against one schema, as code of their own where that is possible.
+"""Runs GraphQL documents against one schema, as generated code where that is possible.
 
-It is built from graphql-core's parts rather than from Strawberry's request path, whose limiters walk fragments
-exponentially and switch its caches off, and which logs literals.
+The engine is built from graphql-core's parts and not from Strawberry's request path. Strawberry's limiters walk
+fragments exponentially and turn its caches off, and Strawberry logs literals.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
@@ -26,7 +26,7 @@ from engine.limits import Limits, check_cost
 
 
 class Ready(NamedTuple):
-    """A request that may run: its document, and its variables as they came and as they were coerced."""
+    """A request that is ready to run: its document, its variables as they were sent, and their coerced values."""
 
     prepared: Prepared
     variables: Mapping[str, Any]
@@ -56,7 +56,9 @@ class Engine:
         suggestions: bool,
         compiled: bool = True,
     ) -> None:
-        """``inputs`` says what types do not. With ``compiled`` False graphql-core runs every document."""
+        """``inputs`` holds rules for input values that types cannot express. If ``compiled`` is False, graphql-core
+        runs every document.
+        """
         self._schema = schema
         self._limits = limits
         self._inputs = inputs or InputRules()
@@ -72,16 +74,16 @@ class Engine:
         *,
         by_get: bool = False,
     ) -> Ready:
-        """Returns the request ready to run. Raises Refused if it must not be run.
+        """Returns the request, ready to run. Raises Refused if it must not be run.
 
-        ``by_get``: it came by HTTP GET, which runs no mutation.
+        ``by_get``: the request was sent by HTTP GET, which runs no mutation.
         """
         prepared = self.documents.prepare(source, operation_name)
         operation = prepared.operation
         if by_get and operation.operation is OperationType.MUTATION:
             raise Refused(NeedsPostError())
         raw = variables or {}
-        plain = None if prepared.plain is None else prepared.plain.values(raw)
+        plain = None if prepared.plain_variables is None else prepared.plain_variables.values(raw)
         values = plain or get_variable_values(self._schema, operation.variable_definitions or (), dict(raw), 1, True)
         if isinstance(values, list):
             raise Refused(BadInputError(variable_faults(self._schema, operation, raw, self._inputs)))
@@ -89,7 +91,7 @@ class Engine:
             nulls = [path for name, path in prepared.never_null.items() if raw.get(name, Undefined) is None]
             if nulls:
                 raise Refused(BadInputError([Fault(".".join(path), "must not be null") for path in nulls]))
-        if prepared.varies:
+        if prepared.cost_varies:
             try:
                 check_cost(self._schema, prepared.document, operation, self._limits, values.coerced)
             except LimitExceededError as error:
@@ -97,9 +99,9 @@ class Engine:
         return Ready(prepared, raw, values)
 
     def execute(self, ready: Ready, context: Any) -> Awaitable[ExecutionResult]:
-        """Runs a query or mutation. The caller awaits the result.
+        """Returns an awaitable of the result of a query or mutation.
 
-        In its data, times in UTC may be left as ``datetime``: write it by orjson with ``OPT_UTC_Z``.
+        Its data may hold times in UTC as ``datetime``: serialise it by orjson with ``OPT_UTC_Z``.
         """
         compiled = ready.prepared.compiled
         if compiled is not None:
@@ -107,7 +109,7 @@ class Engine:
         return self._interpret(ready, context)
 
     async def subscribe(self, ready: Ready, context: Any) -> ExecutionResult | AsyncIterator[ExecutionResult]:
-        """Runs a subscription. Returns its results as they come, or one result with the errors why there are none."""
+        """Runs a subscription. Returns an iterator of its results, or one result with the errors that prevented it."""
         results = subscribe(
             self._schema,
             ready.prepared.document,
@@ -138,7 +140,7 @@ async def _closing(results: AsyncIterator[ExecutionResult]) -> AsyncIterator[Exe
     try:
         async for result in results:
             yield result
-    except Exception as error:  # noqa: BLE001 - the stream is over, and the caller learns why like any other error
+    except Exception as error:  # noqa: BLE001 - the stream is over, and its last result tells the caller why
         yield ExecutionResult(None, [located_error(error)])
     finally:
         await cast("AsyncGenerator[ExecutionResult]", results).aclose()

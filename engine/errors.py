@@ -1,4 +1,4 @@
-"""Why the engine refuses a request. No message holds a value of the request: it may be a secret in the wrong place.
+"""The errors with which the engine refuses a request. No message holds a value of it, which may be a misplaced secret.
 
 The engine says what is wrong. Its caller decides which code, words and status a client gets.
 """
@@ -16,19 +16,19 @@ _NAME = re.compile(r"[_A-Za-z][_0-9A-Za-z]{0,63}")
 
 
 class Fault(NamedTuple):
-    """A bad input value: the path that leads to it (``input.labels.0.key``), and how to mend it. Never the value."""
+    """A bad input value: the path to it (``input.labels.0.key``) and how to correct it. It never holds the value."""
 
     path: str
     message: str
 
 
 def printable_name(name: str) -> str:
-    """Returns the name of an unknown member, or ``*`` for a name that may be a value in the wrong place."""
+    """Returns the name of an unknown member, or ``*`` if the name may be a value in the wrong place."""
     return name if _NAME.fullmatch(name) else "*"
 
 
 class Refused(Exception):  # noqa: N818 - an outcome, not a fault
-    """The engine does not run the request. ``errors`` say why."""
+    """The engine does not run the request. ``errors`` says why."""
 
     def __init__(self, *errors: GraphQLError) -> None:
         super().__init__()
@@ -36,11 +36,11 @@ class Refused(Exception):  # noqa: N818 - an outcome, not a fault
 
 
 class BadDocumentError(GraphQLError):
-    """The document, or the operation that was named in it, cannot be run. Its message is safe to show."""
+    """The document, or the operation that the request names, cannot be run. The message is safe to show."""
 
 
 class BadInputError(GraphQLError):
-    """Arguments or variables are not valid: ``faults`` names every bad value."""
+    """Arguments or variables are not valid. ``faults`` names the bad values."""
 
     def __init__(self, faults: Sequence[Fault], nodes: Collection[Node] | Node | None = None) -> None:
         super().__init__("The input is not valid.", nodes)
@@ -48,7 +48,9 @@ class BadInputError(GraphQLError):
 
 
 class LimitExceededError(GraphQLError):
-    """The document exceeds a bound: a member of Limits, or ``characters`` or ``comparisons``, which have no setting."""
+    """The document exceeds the limit that ``bound`` names: a member of Limits, or the fixed ``characters`` or
+    ``comparisons``.
+    """
 
     def __init__(self, bound: str, limit: int) -> None:
         super().__init__(f"The document exceeds the limit of {limit} {bound}.")
@@ -57,14 +59,14 @@ class LimitExceededError(GraphQLError):
 
 
 class IntrospectionDisabledError(GraphQLError):
-    """The document asks for the schema, and introspection is off."""
+    """The document queries the schema, and introspection is off."""
 
     def __init__(self) -> None:
         super().__init__("Introspection is off.")
 
 
 class NeedsPostError(GraphQLError):
-    """A mutation came by GET."""
+    """A mutation was sent by GET."""
 
     def __init__(self) -> None:
         super().__init__("A mutation needs POST.")

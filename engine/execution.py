@@ -1,10 +1,10 @@
-"""The execution of one request: graphql-core's executor, with generated code in place of its inner loops.
+"""Executes one request: graphql-core's executor, with generated code in place of its inner loops.
 
-The generated code calls back here for everything that is not plain, and this class hands it to graphql-core's own
-methods at that very place. So the answer is graphql-core's answer, with its errors in its order.
+The generated code calls the execution for every value that is not plain. The execution passes the value, at that very
+place, to graphql-core's own methods. So the result is graphql-core's result, with its errors in its order.
 
-The executor's methods that are used and overridden here are not graphql-core's public interface. Take a new version of
-it only if the tests that compare both executors pass.
+The executor's methods that are called and overridden here are not public API of graphql-core. Upgrade graphql-core only
+if the tests that compare both executors pass.
 """
 
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
@@ -27,13 +27,13 @@ from graphql.execution.executor import CollectedErrors, Executor
 from graphql.execution.values import VariableValues, get_argument_values
 from graphql.pyutils import Path, gather_with_cancel, is_awaitable
 
-from engine.fields import Direct, Together
+from engine.fields import BatchResolver, Direct
 from engine.plain import PlainClasses, immutable, member
 from engine.plan import Column, FieldPlan, Plan
 
 
 class ExecutedOperation(Protocol):
-    """What the execution needs to know of its operation."""
+    """What the execution reads from its operation."""
 
     schema: GraphQLSchema
     operation: OperationDefinitionNode
@@ -42,18 +42,18 @@ class ExecutedOperation(Protocol):
 
 
 class _ResolveInfo(GraphQLResolveInfo[Any]):
-    """graphql-core's, and what is selected of the field."""
+    """graphql-core's resolve info, with the selection of the field."""
 
     selected: FieldPlan
 
 
 class Execution(Executor[None]):
-    """graphql-core's executor for one request, with the generated code in the place of its inner loops."""
+    """graphql-core's executor for one request, which runs generated code in place of its inner loops."""
 
     plan: Plan
 
     def __init__(self, source: ExecutedOperation, root_value: Any, context: Any, values: VariableValues) -> None:
-        # Not graphql-core's own, which waits in __getattr__ until something is out of the ordinary.
+        # graphql-core's own __init__ is not called here. __getattr__ calls it when a request first needs it.
         self.root_value = root_value
         self.context_value = context
         self.variable_values = values
@@ -74,12 +74,13 @@ class Execution(Executor[None]):
         self._keywords: dict[FieldPlan, dict[str, Any]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        """What graphql-core's executor knows besides, made when it is first asked for: most requests never do, and to
-        make it is a good part of what a small one costs.
+        """Initialises the rest of graphql-core's executor when one of its attributes is first read.
+
+        Most requests never read one, and initialising it is a good part of the cost of a small request.
         """
-        if "schema" in self.__dict__:  # it is made, and has no such attribute
+        if "schema" in self.__dict__:  # initialised already, and without this attribute
             raise AttributeError(name)
-        mine = self.__dict__.copy()
+        attributes = self.__dict__.copy()
         super().__init__(
             self._source.schema,
             self._source.fragment_definitions,
@@ -92,13 +93,13 @@ class Execution(Executor[None]):
             default_type_resolver,
             default_field_resolver,
         )
-        self.__dict__ |= mine | {"async_helpers": self._info[-1]}
+        self.__dict__ |= attributes | {"async_helpers": self._info[-1]}
         return getattr(self, name)
 
-    # --- what the generated code calls; a path is a Path, or a plain tuple in its shape ------------------------------
+    # --- called by the generated code; a path is a Path, or a tuple in its shape -------------------------------------
 
     def info(self, field: FieldPlan, path: Any) -> GraphQLResolveInfo[Any]:
-        """The resolve info of a field at ``path``, or of the field whose list has an item there."""
+        """Returns the resolve info of the field at ``path``, or of the field that has a list item at ``path``."""
         while type(path[1]) is int:
             path = path[0]
         info = tuple.__new__(_ResolveInfo, (*field.info, _path(path), *self._info))
@@ -106,7 +107,7 @@ class Execution(Executor[None]):
         return info
 
     def arguments(self, field: FieldPlan) -> dict[str, Any]:
-        """The arguments of a field; those that nothing can change are coerced once a request."""
+        """Returns the arguments of a field. Immutable arguments are coerced once per request."""
         arguments = self._arguments.get(field)
         if arguments is None:
             plain = field.plain_arguments
@@ -118,7 +119,7 @@ class Execution(Executor[None]):
         return arguments
 
     def keywords(self, field: FieldPlan, info: GraphQLResolveInfo[Any]) -> dict[str, Any] | None:
-        """What a direct resolver takes; None if Strawberry's own wrapper is to tell what is wrong with it."""
+        """Returns the keyword arguments of a direct resolver. None if Strawberry's wrapper has to report an error."""
         keywords = self._keywords.get(field)
         if keywords is None:
             plain = field.plain_keywords
@@ -127,14 +128,17 @@ class Execution(Executor[None]):
                 arguments = self.arguments(field) if field.arguments is None else field.arguments
                 try:
                     keywords = cast("Direct", field.direct).convert(arguments, info)
-                except Exception:  # noqa: BLE001 - the wrapper raises it again, sooner or later as it does
+                except Exception:  # noqa: BLE001 - the wrapper raises it again when it is called or awaited
                     return None
             if immutable(keywords):
                 self._keywords[field] = keywords
         return keywords
 
     def complete(self, field: FieldPlan, path: Any, value: Any, info: GraphQLResolveInfo[Any] | None = None) -> Any:
-        """Complete what a field's resolver returned, or a coroutine that will. Raises what `fail` is to handle."""
+        """Completes the value that a field's resolver returned. Returns a coroutine if it has to wait.
+
+        Raises errors, which `fail` handles.
+        """
         info = info or self.info(field, path)
         path = _path(path)
         type_, details = field.definition.type, field.details
@@ -146,7 +150,7 @@ class Execution(Executor[None]):
     async def later(
         self, field: FieldPlan, path: Any, pending: Any, info: GraphQLResolveInfo[Any] | None = None
     ) -> Any:
-        """Complete what a direct resolver will return. Its error is handled here."""
+        """Completes the value that a direct resolver will return. Handles its error."""
         try:
             value = await pending
             plain = field.plain_object(value)
@@ -165,77 +169,77 @@ class Execution(Executor[None]):
                 info = info or self.info(field, path)
                 value = self.complete_value(field.definition.type, field.details, info, _path(path), value, None)
             return await value if is_awaitable(value) else value
-        except Exception as error:  # noqa: BLE001 - becomes a located error of the answer
+        except Exception as error:  # noqa: BLE001 - becomes a located error of the result
             self.handle_field_error(error, field.definition.type, field.details, _path(path))
             return None
 
     def guard(self, field: FieldPlan, path: Any, pending: Any) -> Coroutine[Any, Any, Any]:
-        """A coroutine of a field's value that handles its error."""
+        """Returns a coroutine that awaits a field's value and handles its error."""
         return self._guard(field.definition.type, field.details, path, pending)
 
     async def _guard(self, type_: GraphQLOutputType, details: FieldDetailsList, path: Any, pending: Any) -> Any:
         try:
             return await pending
-        except Exception as error:  # noqa: BLE001 - becomes a located error of the answer
+        except Exception as error:  # noqa: BLE001 - becomes a located error of the result
             self.handle_field_error(error, type_, details, _path(path))
             return None
 
     def fail(self, field: FieldPlan, path: Any, error: Exception) -> None:
-        """Note a field's error. Raises it, located, if the field is non-null."""
+        """Notes a field's error. Raises it, located, if the field is non-null."""
         self.handle_field_error(error, field.definition.type, field.details, _path(path))
 
-    async def settle(self, answer: Any, waiting: dict[Any, Any]) -> Any:
-        """``answer``, a dict or list, when all that it waits for is in its place."""
-        if len(waiting) == 1:
-            for key, pending in waiting.items():
-                answer[key] = await pending
+    async def settle(self, answer: Any, pending: dict[Any, Any]) -> Any:
+        """Returns ``answer``, a dict or list, when every value that it waits for is in its place."""
+        if len(pending) == 1:
+            for key, value in pending.items():
+                answer[key] = await value
         else:
-            values = await gather_with_cancel(*waiting.values())
-            for key, value in zip(waiting, values, strict=True):
+            values = await gather_with_cancel(*pending.values())
+            for key, value in zip(pending, values, strict=True):
                 answer[key] = value
         return answer
 
     def rows(self, field: FieldPlan, path: Any, items: list[Any]) -> Any:
-        """Complete a list of objects, or a coroutine that will. Raises if a non-null item is null."""
+        """Completes a list of objects. Returns a coroutine if it has to wait. Raises if a non-null item is null."""
         if not items:
             return []
         columns = field.columns_of(items)
         if columns:
-            return self._rows_with(columns, field, path, items)
+            return self._rows_with_columns(columns, field, path, items)
         answer = field.plain_rows(items)
-        return self._each(field, path, items) if answer is None else answer
+        return self._complete_each(field, path, items) if answer is None else answer
 
-    async def _rows_with(self, columns: list[Column], field: FieldPlan, path: Any, items: list[Any]) -> Any:
+    async def _rows_with_columns(self, columns: list[Column], field: FieldPlan, path: Any, items: list[Any]) -> Any:
         try:
-            values = [self._look_up(column, path, items) for column in columns]
+            values = [self._batch_values(column, path, items) for column in columns]
             answer = field.plain_rows(
                 items, [await values[0]] if len(values) == 1 else await gather_with_cancel(*values)
             )
-        except Exception:  # noqa: BLE001 - told in its place, when each row's own resolver is asked
+        except Exception:  # noqa: BLE001 - each row's own resolver reports it in its place
             answer = None
         if answer is not None:
             return answer
-        answer = self._each(field, path, items)
+        answer = self._complete_each(field, path, items)
         return await answer if type(answer) is CoroutineType else answer
 
-    async def _look_up(self, column: Column, path: Any, items: list[Any]) -> Sequence[Any]:
-        """The values of one field for all items. Raises if they have to be resolved one by one."""
+    async def _batch_values(self, column: Column, path: Any, items: list[Any]) -> Sequence[Any]:
+        """Returns the values of one field for all items. Raises if they have to be resolved one by one."""
         field = column.field
         for name in column.members:
             items = [member(item, name) for item in items]
-        if not all(class_ in column.classes or column.classes.admits(item) for class_, item in _classes(items)):
+        if not all(class_ in column.classes or column.classes.admits(item) for class_, item in _class_samples(items)):
             raise TypeError
         direct = cast("Direct", field.direct)
         keywords = self.keywords(field, self.info(field, path)) if field.keywords is None else field.keywords
         if keywords is None:
             raise TypeError
-        return await cast("Together", direct.together).look_up(items, self.context_value, field, **keywords)
+        return await cast("BatchResolver", direct.batch).look_up(items, self.context_value, field, **keywords)
 
-    def _each(self, field: FieldPlan, path: Any, items: list[Any]) -> Any:
+    def _complete_each(self, field: FieldPlan, path: Any, items: list[Any]) -> Any:
         classes = cast("PlainClasses", field.classes)
         item_type = cast("GraphQLOutputType", field.item_type)
         answer: list[Any] = []
-        waiting: dict[int, Any] = {}
+        pending: dict[int, Any] = {}
         index = -1
         try:
             for index, item in enumerate(items):
@@ -244,21 +248,21 @@ class Execution(Executor[None]):
                     try:
                         value = field.run(item, item_path, self)
                         if type(value) is CoroutineType:
-                            value = waiting[index] = self._guard(item_type, field.details, item_path, value)
-                    except Exception as error:  # noqa: BLE001 - becomes a located error of the answer
+                            value = pending[index] = self._guard(item_type, field.details, item_path, value)
+                    except Exception as error:  # noqa: BLE001 - becomes a located error of the result
                         self.handle_field_error(error, item_type, field.details, _path(item_path))
                         value = None
                     answer.append(value)
-                elif self._odd_item(field, path, index, item, answer):
-                    waiting[index] = answer[index]
+                elif self._complete_other_item(field, path, index, item, answer):
+                    pending[index] = answer[index]
         except Exception:
-            left = [*waiting.values(), *(item for item in items[index + 1 :] if is_awaitable(item))]
-            if left:
-                self.settle_in_background(left)
+            unfinished = [*pending.values(), *(item for item in items[index + 1 :] if is_awaitable(item))]
+            if unfinished:
+                self.settle_in_background(unfinished)
             raise
-        return self.settle(answer, waiting) if waiting else answer
+        return self.settle(answer, pending) if pending else answer
 
-    def _odd_item(self, field: FieldPlan, path: Any, index: int, item: Any, answer: list[Any]) -> bool:
+    def _complete_other_item(self, field: FieldPlan, path: Any, index: int, item: Any, answer: list[Any]) -> bool:
         item_type = cast("GraphQLOutputType", field.item_type)
         info, item_path = self.info(field, path), Path(_path(path), index, None)
         if is_awaitable(item):
@@ -268,7 +272,7 @@ class Execution(Executor[None]):
             return True
         return self.complete_list_item_value(item, answer, item_type, field.details, info, item_path, None)
 
-    # --- where graphql-core's executor comes back to the generated code ----------------------------------------------
+    # --- called by graphql-core's executor, to go back to the generated code -----------------------------------------
 
     def complete_iterable_value(
         self,
@@ -279,7 +283,7 @@ class Execution(Executor[None]):
         items: Any,
         position_context: None,
     ) -> Any:
-        """Lists of objects of one type are ours."""
+        """Completes a list of objects of one type by generated code."""
         field = self.plan.fields[id(field_details_list)]
         if type(items) is list and item_type is field.item_type and field.object_type is not None:
             return self.rows(field, path, items)
@@ -293,13 +297,15 @@ class Execution(Executor[None]):
         result: Any,
         position_context: None,  # noqa: ARG002 - graphql-core's signature
     ) -> Any:
-        """Objects are ours."""
+        """Completes an object by generated code."""
         return self.plan.fields[id(field_details_list)].run_of(return_type)(result, path, self)
 
 
 class _Helpers:
-    """graphql-core's GraphQLResolveInfoHelpers, but without its cycle, which would keep each request's rows until the
-    garbage collector came. The execution outlives its resolvers.
+    """graphql-core's GraphQLResolveInfoHelpers without its reference cycle.
+
+    The cycle would keep each request's rows until the garbage collector runs. A weak reference is enough, because the
+    execution outlives its resolvers.
     """
 
     __slots__ = ("_execution",)
@@ -308,21 +314,21 @@ class _Helpers:
         self._execution = ref(execution)
 
     def gather(self, values: Sequence[Awaitable[Any]]) -> Awaitable[list[Any]]:
-        """Await the values together."""
+        """Awaits the values together."""
         return cast("Execution", self._execution()).gather_async_work(values)
 
     def track(self, values: Sequence[Any]) -> None:
-        """Let the request wait for the values."""
+        """Makes the request wait for the values."""
         cast("Execution", self._execution()).track_async_work(values)
 
 
-def _classes(items: list[Any]) -> Iterable[tuple[type, Any]]:
-    """The classes of the items, each with an item of it."""
+def _class_samples(items: list[Any]) -> Iterable[tuple[type, Any]]:
+    """Returns the classes of the items, each with one of its items."""
     return {type(item): item for item in items}.items()
 
 
 def _path(path: Any) -> Any:
-    """A path as graphql-core has it."""
+    """Returns the path in the form that graphql-core uses."""
     if path is None or type(path) is Path:
         return path
     above = path[0]

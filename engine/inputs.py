@@ -1,9 +1,9 @@
-"""Says why an input is refused: every bad value by its path, and how to mend it, without the value.
+"""Says why an input is refused: the path to every bad value and how to correct it, without the value.
 
 graphql-core decides whether an input is valid, but its messages quote the value. When it refuses an input, the walk
-here goes over the same input and words each fault itself. It also lets the schema's own rules check what is well typed,
-so that one answer names every fault. One walk serves variables and literals: a literal is first turned into plain
-values.
+here goes over the same input and words each fault itself. The walk also lets the schema's own rules check well-typed
+values, so that one answer names every fault. One walk serves variables and literals: a literal is first turned into
+Python values.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -51,7 +51,7 @@ _BAD: Any = object()
 """Stands for a value that has a fault."""
 
 _UNKNOWN: Any = object()
-"""Stands for a variable inside a literal, whose value is checked elsewhere."""
+"""Stands for a variable inside a literal. Its value is checked elsewhere."""
 
 _EXPECTATIONS = {
     "Int": "must be a whole number of at most 32 bits",
@@ -67,10 +67,10 @@ def _no_faults(_type: GraphQLInputObjectType, _values: dict[str, Any]) -> Iterab
 
 
 class InputRules(NamedTuple):
-    """What a schema says about its inputs beyond their types."""
+    """The rules of a schema for its inputs, beyond their types."""
 
     expectations: Mapping[str, str] = MappingProxyType({})
-    """How a fault of a custom scalar is worded, by the scalar's name: ``must be an RFC 3339 time``."""
+    """The words for a fault of a custom scalar, by the scalar's name: ``must be an RFC 3339 time``."""
     secret_scalars: frozenset[str] = frozenset()
     """Scalars whose literals are secret. A document that holds one is not kept."""
     check: Callable[[GraphQLInputObjectType, dict[str, Any]], Iterable[tuple[str, str]]] = _no_faults
@@ -120,26 +120,28 @@ class _Walk:
     def _object(self, value: Any, type_: GraphQLInputObjectType, path: tuple[str, ...]) -> Any:
         if not isinstance(value, dict):
             return self._bad(path, "must be an object")
-        known: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, field in type_.fields.items():
             if name in value:
                 coerced = self.value(value[name], field.type, (*path, name))
                 if coerced is not _BAD and coerced is not _UNKNOWN:
-                    known[name] = coerced
+                    fields[name] = coerced
             elif is_required_input_field(field):
                 self._bad((*path, name), "is required")
         for name in sorted(value.keys() - type_.fields.keys()):
             self._bad((*path, printable_name(name)), "unknown field")
-        self._check(known, type_, path)
-        return known
+        self._check(fields, type_, path)
+        return fields
 
-    def _check(self, known: dict[str, Any], type_: GraphQLInputObjectType, path: tuple[str, ...]) -> None:
+    def _check(self, fields: dict[str, Any], type_: GraphQLInputObjectType, path: tuple[str, ...]) -> None:
         """Lets the schema's rules check the fields that are well typed: their bounds and patterns."""
         noted = {fault.path for fault in self.faults}
-        for inside, message in self._rules.check(type_, known):
-            whole = ".".join((*path, inside))
-            if whole not in noted and message != "is required":  # the walk has noted those, or they lack a value
-                self.faults.append(Fault(whole, message))
+        for field_path, message in self._rules.check(type_, fields):
+            full_path = ".".join((*path, field_path))
+            # The walk has noted required fields that are absent. Others are only absent here, because their value is
+            # bad or a variable.
+            if full_path not in noted and message != "is required":
+                self.faults.append(Fault(full_path, message))
 
     def _leaf(self, value: Any, type_: Any, path: tuple[str, ...]) -> Any:
         if isinstance(type_, GraphQLEnumType):
@@ -165,7 +167,9 @@ class _Walk:
 def variable_faults(
     schema: GraphQLSchema, operation: OperationDefinitionNode, raw: Mapping[str, Any], rules: InputRules
 ) -> list[Fault]:
-    """Returns what is wrong with variables that graphql-core refused, by the arguments that they are used for."""
+    """Returns the faults of variables that graphql-core refused. Their paths begin with the argument that uses the
+    variable.
+    """
     walk = _Walk(rules)
     uses = _Uses()
     visit(operation, uses)
@@ -181,7 +185,7 @@ def variable_faults(
 
 
 class _Uses(Visitor):
-    """Finds where each variable of an operation is first used: the path of the argument or of the field in it."""
+    """Finds where each variable of an operation is first used: the path of the argument or of an input field in it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,8 +210,8 @@ class _Uses(Visitor):
             self.paths.setdefault(node.name.value, tuple(self._path))
 
 
-def _plain(node: ValueNode) -> Any:  # noqa: PLR0911 - a kind of literal each
-    """Returns a literal as plain values. Names of enums and variables stay distinct from strings."""
+def _literal_value(node: ValueNode) -> Any:  # noqa: PLR0911 - a kind of literal each
+    """Returns a literal as Python values. Enum names and variables stay distinct from strings."""
     match node:
         case VariableNode():
             return _UNKNOWN
@@ -224,15 +228,15 @@ def _plain(node: ValueNode) -> Any:  # noqa: PLR0911 - a kind of literal each
         case BooleanValueNode():
             return node.value
         case ListValueNode():
-            return [_plain(item) for item in node.values]
+            return [_literal_value(item) for item in node.values]
         case ObjectValueNode():
-            return {field.name.value: _plain(field.value) for field in node.fields}
+            return {field.name.value: _literal_value(field.value) for field in node.fields}
         case _:
             return _BAD
 
 
 class _SafeValuesRule(ValidationRule):
-    """Values of Correct Type (GraphQL specification, 5.6.1), worded by path instead of by value."""
+    """Values of Correct Type (GraphQL specification, 5.6.1), with errors that name a path and not a value."""
 
     rules: InputRules
 
@@ -241,49 +245,49 @@ class _SafeValuesRule(ValidationRule):
         return self._check(node.value, self.context.get_input_type(), node.name.value)
 
     def enter_variable_definition(self, node: VariableDefinitionNode, *_args: Any) -> Any:
-        """Checks the default of a variable."""
+        """Checks the default value of a variable."""
         if node.default_value is None:
             return None
         type_: Any = type_from_ast(self.context.schema, node.type)
         return self._check(node.default_value, type_, node.variable.name.value)
 
-    def enter_enum_value(self, node: EnumValueNode, _key: Any, parent: Any, _path: Any, ancestors: list[Any]) -> None:
-        """Refuses a bare name where a scalar is expected, which graphql-core would take for a string.
+    def enter_enum_value(self, value: EnumValueNode, _key: Any, parent: Any, _path: Any, ancestors: list[Any]) -> None:
+        """Refuses a bare name where a scalar is expected. graphql-core would take it for a string.
 
-        It may be a secret that lacks its quotes, and the rest of it may stand anywhere.
+        It may be a secret without its quotes, and the rest of the secret may stand anywhere.
         """
         type_ = self.context.get_input_type()
         if type_ is None or isinstance(get_named_type(type_), GraphQLEnumType):
             return
-        around = [*ancestors, parent]
-        path = [one.variable.name.value for one in around if isinstance(one, VariableDefinitionNode)]
-        path += [one.name.value for one in around if isinstance(one, ArgumentNode | ObjectFieldNode)]
+        nodes = [*ancestors, parent]
+        path = [node.variable.name.value for node in nodes if isinstance(node, VariableDefinitionNode)]
+        path += [node.name.value for node in nodes if isinstance(node, ArgumentNode | ObjectFieldNode)]
         named = get_named_type(type_).name
-        self.report_error(BadInputError([Fault(".".join(path), self.rules.expectation(named))], [node]))
+        self.report_error(BadInputError([Fault(".".join(path), self.rules.expectation(named))], [value]))
 
     def _check(self, literal: ValueNode, type_: GraphQLInputType | None, name: str) -> Any:
-        """Reports every fault of a literal, and returns SKIP if there was one."""
+        """Reports every fault of a literal. Returns SKIP if there was one."""
         if type_ is None:
             return SKIP
-        refused: list[GraphQLError] = []
-        validate_input_literal(literal, type_, lambda error, _path: refused.append(error), hide_suggestions=True)
-        if not refused:
+        errors: list[GraphQLError] = []
+        validate_input_literal(literal, type_, lambda error, _path: errors.append(error), hide_suggestions=True)
+        if not errors:
             return None
         walk = _Walk(self.rules)
-        walk.value(_plain(literal), type_, (name,))
+        walk.value(_literal_value(literal), type_, (name,))
         self.report_error(BadInputError(walk.faults or [Fault(name, f"must be a {type_}")], [literal]))
         return SKIP
 
 
-# Comparing fields that would merge can take time in the square of the document. graphql-core meters it, and this is the
-# only place to set its budget. Ten components that each select twenty fields of one object take a seventh of this one.
+# Comparing fields that would merge can take quadratic time in the size of the document. graphql-core meters it, and its
+# budget can be set only here. Ten components that each select twenty fields of one object take a seventh of it.
 overlapping_fields_can_be_merged.MAX_COMPLEXITY_BUDGET = 20_000
 
 
 def validation_rules(inputs: InputRules) -> list[type[ASTValidationRule]]:
-    """Returns the specification's rules, with the one that quotes values replaced. One of them bounds introspection.
+    """Returns the specification's rules, with the rule that quotes values replaced. One of them bounds introspection.
 
-    Call it once for a schema: graphql-core's caches go by the rules' identity.
+    Call it once for a schema: graphql-core's caches depend on the identity of the rules.
     """
     safe_values = type("SafeValuesRule", (_SafeValuesRule,), {"rules": inputs})
     return [safe_values if rule is ValuesOfCorrectTypeRule else rule for rule in specified_rules]

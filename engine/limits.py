@@ -1,8 +1,8 @@
-"""What a document may ask for, decided before it is parsed, validated or run.
+"""Measures documents and refuses those that exceed a bound, before they are parsed, validated or run.
 
 Tokens are counted before the parser sees them. Every selection set is then measured once, however often fragments
-spread it, and counts stop at a ceiling, so the measure takes time in the size of the document, not of what it expands
-to: a chain of fragments that each spread the next twice is refused in well under a millisecond.
+spread it, and counts stop at a ceiling. So the time depends on the size of the document and not on the size of its
+expansion: a chain of fragments that each spread the next twice is refused in well under a millisecond.
 """
 
 import re
@@ -30,11 +30,16 @@ from graphql import (
 from engine.errors import BadDocumentError, LimitExceededError
 
 MAX_CHARACTERS = 131_072
-"""Characters of a document at most: a large value belongs in a variable."""
+"""The most characters of a document. A large value belongs in a variable."""
 
 _CEILING = 1 << 40
+"""Counts stop here, however far fragments expand."""
+
 _MAX_PAGE = 200
+"""The most items that a field with an argument ``first`` is expected to return."""
+
 _INTROSPECTION_DEPTH = 20
+"""The depth to which introspection may go, whatever the limit of depth."""
 
 _TOKEN = re.compile(
     r"[_A-Za-z][_0-9A-Za-z]*+"
@@ -43,42 +48,48 @@ _TOKEN = re.compile(
     r"|-?[0-9][-+.0-9A-Za-z]*+"
     r"|\.\.\.|#[^\n\r]*+|[^\s,\ufeff]"
 )
-"""A token or comment of a document, or what the parser will refuse as one: a string that never ends is a token here, or
-each of its quotes would be tried anew to the end of the text."""
+"""Matches a token or comment of a document, or text that the parser will refuse as one.
+
+A string that never ends is one token. Otherwise each of its quotes would be tried again to the end of the text.
+"""
 
 
 class Limits(NamedTuple):
-    """The bounds of one document; each has its setting ``BC_GRAPHQL_MAX_...``."""
+    """The bounds of one document."""
 
     tokens: int = 2000
+    """Tokens, and comments too."""
     depth: int = 14
+    """Levels of nested fields."""
     aliases: int = 50
     repeats: int = 50
+    """Occurrences of one response name in one selection set."""
     directives: int = 50
     cost: int = 500_000
+    """Fields of the result, if every list has as many items as its argument ``first`` allows."""
 
 
 class _Measure(NamedTuple):
-    """What a selection set comes to, fragments expanded."""
+    """The measure of a selection set, with its fragments expanded."""
 
     depth: int
     aliases: int
     directives: int
     cost: int
-    """Fields of the answer, where a ``first`` that is not known yet is 1."""
-    most: int
-    """The same where it is the largest."""
+    """The fields of the result, where a ``first`` that is not known yet counts as 1."""
+    highest_cost: int
+    """The fields of the result, where a ``first`` that is not known yet counts as the largest page."""
     names: Mapping[str, int]
-    """How often each response name stands in it."""
+    """How often each response name occurs in the selection set."""
 
 
 _NOTHING = _Measure(0, 0, 0, 0, 0, {})
 
 
 def check_text(source: str, limits: Limits) -> None:
-    """Bound a document's characters, tokens and comments. Raises LimitExceededError.
+    """Raises LimitExceededError if a document has too many characters, or too many tokens and comments.
 
-    The parser has a bound on tokens too, but reads a character at a time: this is the cheaper way to refuse.
+    The parser has a bound on tokens too, but it reads one character at a time, so this check is the cheaper one.
     """
     if len(source) > MAX_CHARACTERS:
         raise LimitExceededError("characters", MAX_CHARACTERS)
@@ -87,16 +98,16 @@ def check_text(source: str, limits: Limits) -> None:
 
 
 def check_document(schema: GraphQLSchema, document: DocumentNode, limits: Limits) -> bool:
-    """Bound every operation and fragment of ``document``, used or not, since validation walks them all.
+    """Checks every operation and fragment of ``document``, used or not, because validation walks them all.
 
-    Returns whether the cost may still be too much, by the variables: then `check_cost` has to see each request's.
-    Raises LimitExceededError, or BadDocumentError for fragments that spread themselves.
+    Returns whether the variables decide if the cost is within its limit. If so, `check_cost` has to check each request.
+    Raises LimitExceededError, or BadDocumentError if a fragment spreads itself.
     """
-    walk = _Walk(schema, document, limits)
-    for name in walk.fragments:
-        walk.fragment(name, level=1)
+    meter = _Meter(schema, document, limits)
+    for name in meter.fragments:
+        meter.fragment(name, level=1)
     operations = (node for node in document.definitions if isinstance(node, OperationDefinitionNode))
-    return any([walk.operation(node).most > limits.cost for node in operations])  # noqa: C419 - all, not until the first
+    return any([meter.operation(node).highest_cost > limits.cost for node in operations])  # noqa: C419 - all of them
 
 
 def check_cost(
@@ -106,11 +117,13 @@ def check_cost(
     limits: Limits,
     variables: Mapping[str, Any],
 ) -> None:
-    """Bound the cost of ``operation`` with the coerced ``variables``. Raises LimitExceededError."""
-    _Walk(schema, document, limits, variables).operation(operation)
+    """Raises LimitExceededError if ``operation`` costs too much with the coerced ``variables``."""
+    _Meter(schema, document, limits, variables).operation(operation)
 
 
-class _Walk:
+class _Meter:
+    """Measures the operations and fragments of one document."""
+
     def __init__(
         self,
         schema: GraphQLSchema,
@@ -129,21 +142,24 @@ class _Walk:
         }
 
     def operation(self, node: OperationDefinitionNode) -> _Measure:
-        """The measure of an operation. Raises LimitExceededError for the first limit that it exceeds."""
+        """Returns the measure of an operation. Raises LimitExceededError for the first limit that it exceeds."""
         measured = self._selections(node.selection_set, self._schema.get_root_type(node.operation), level=1)
         measured = measured._replace(directives=measured.directives + len(node.directives or ()))
         self._check(measured)
         return measured
 
     def fragment(self, name: str, level: int) -> _Measure:
-        """The measure of a fragment, taken once; None stands in while it is being taken, which tells a circle."""
+        """Returns the measure of a fragment, which is taken once.
+
+        While it is taken, None stands for it. A fragment that meets a None spreads itself.
+        """
         if name in self._measured:
             known = self._measured[name]
             if known is None:
                 raise BadDocumentError("A fragment spreads itself.")
             return known
         definition = self.fragments.get(name)
-        if definition is None:  # validation will say so
+        if definition is None:  # validation reports it
             return _NOTHING
         self._measured[name] = None
         type_ = self._schema.get_type(definition.type_condition.name.value)
@@ -153,13 +169,13 @@ class _Walk:
         return measured
 
     def _selections(self, node: SelectionSetNode, parent: GraphQLNamedType | None, level: int) -> _Measure:
-        """The measure of a selection set on ``parent`` (None where validation will find the type unknown).
+        """Returns the measure of a selection set on ``parent``, which is None if validation will find the type unknown.
 
-        ``level`` counts selection sets and fragments around this one, and so bounds the stack.
+        ``level`` counts the selection sets and fragments around this one. Its bound also bounds the recursion.
         """
         if level > self._limits.depth + _INTROSPECTION_DEPTH:
             raise LimitExceededError("depth", self._limits.depth)
-        depth = aliases = directives = cost = most = 0
+        depth = aliases = directives = cost = highest_cost = 0
         names: dict[str, int] = {}
         for child in node.selections:
             below = self._selection(child, parent, level)
@@ -167,15 +183,15 @@ class _Walk:
             aliases = min(aliases + below.aliases, _CEILING)
             directives = min(directives + below.directives, _CEILING)
             cost = min(cost + below.cost, _CEILING)
-            most = min(most + below.most, _CEILING)
+            highest_cost = min(highest_cost + below.highest_cost, _CEILING)
             for name, count in below.names.items():
                 names[name] = count = min(names.get(name, 0) + count, _CEILING)  # noqa: PLW2901
                 if count > self._limits.repeats:
                     raise LimitExceededError("repeats", self._limits.repeats)
-        return _Measure(depth, aliases, directives, cost, most, names)
+        return _Measure(depth, aliases, directives, cost, highest_cost, names)
 
     def _selection(self, node: SelectionNode, parent: GraphQLNamedType | None, level: int) -> _Measure:
-        """The measure of a field, with it, or of a fragment, which adds no depth of its own."""
+        """Returns the measure of a field, itself included, or of a fragment, which adds no depth of its own."""
         match node:
             case FieldNode():
                 below = self._field(node, parent, level)
@@ -195,34 +211,37 @@ class _Walk:
         if node.selection_set is not None:
             type_ = None if field is None else get_named_type(field.type)
             below = self._selections(node.selection_set, type_, level + 1)
-        # Introspection is as deep as the schema's types are; what it costs does not depend on the data.
+        # Introspection is as deep as the schema's types are, and its cost does not depend on the data.
         introspection = node.name.value in {"__schema", "__type"} and below.depth <= _INTROSPECTION_DEPTH
-        least, most = self._items(node, field)
+        fewest, most = self._items(node, field)
         return _Measure(
             depth=1 if introspection else below.depth + 1,
             aliases=below.aliases + (node.alias is not None),
             directives=below.directives,
-            cost=min(1 + least * below.cost, _CEILING),
-            most=min(1 + most * below.most, _CEILING),
+            cost=min(1 + fewest * below.cost, _CEILING),
+            highest_cost=min(1 + most * below.highest_cost, _CEILING),
             names={(node.alias or node.name).value: 1},
         )
 
     def _items(self, node: FieldNode, field: GraphQLField | None) -> tuple[int, int]:
-        """How many items the field may answer, at least and at most: its ``first``, written, given, or by default."""
+        """Returns the fewest and the most items that the field may return.
+
+        Both come from its argument ``first``: a literal, a variable's value, or the default.
+        """
         definition = None if field is None else field.args.get("first")
         if definition is None:
             return 1, 1
         value = next((a.value for a in node.arguments or () if a.name.value == "first"), None)
-        asked: object = definition.default_value
+        size: object = definition.default_value
         if isinstance(value, IntValueNode):
-            asked = int(value.value[:10])
+            size = int(value.value[:10])
         elif isinstance(value, VariableNode):
             if self._variables is None:
                 return 1, _MAX_PAGE
-            given = self._variables.get(value.name.value)
-            asked = asked if given is None else given
-        # Beyond the largest page the list itself refuses, so the cost of more need not be reckoned.
-        items = max(1, min(asked, _MAX_PAGE)) if isinstance(asked, int) else _MAX_PAGE
+            coerced = self._variables.get(value.name.value)
+            size = size if coerced is None else coerced
+        # The list itself refuses more than the largest page, so a higher cost need not be computed.
+        items = max(1, min(size, _MAX_PAGE)) if isinstance(size, int) else _MAX_PAGE
         return items, items
 
     def _check(self, measured: _Measure) -> None:

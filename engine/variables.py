@@ -1,6 +1,7 @@
-"""Variables and arguments of plain types, coerced as graphql-core does it but without its walk through types and nodes.
+"""Coerces variables and arguments of plain types as graphql-core does, but without its walk through types and nodes.
 
-Whatever is not plain - lists, input objects, defaults, nulls, absent values, wrong ones - is left to graphql-core.
+A plain type is here a scalar that takes plain values as they are. Lists, input objects, defaults, nulls, absent values
+and wrong values are left to graphql-core.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,26 +27,26 @@ from graphql.execution.values import VariableValues, VariableValueSource, get_ar
 
 from engine.plain import immutable, unwrapped
 
-_PLAIN: dict[Any, Callable[[Any], bool]] = {
+_PLAIN_VALUES: dict[Any, Callable[[Any], bool]] = {
     GraphQLString.coerce_input_value: lambda value: type(value) is str,
     GraphQLID.coerce_input_value: lambda value: type(value) is str,
     GraphQLBoolean.coerce_input_value: lambda value: type(value) is bool,
     GraphQLInt.coerce_input_value: lambda value: type(value) is int and -(2**31) <= value < 2**31,
 }
-"""Which input values a scalar's own coercion leaves as they are."""
+"""The input values that a scalar's own coercion leaves as they are."""
 
 
 class PlainVariables:
-    """The variables of an operation, all of them of plain scalar types."""
+    """The variables of an operation, all of which have plain scalar types."""
 
     def __init__(self, signatures: Sequence[GraphQLVariableSignature], tests: Sequence[Callable[[Any], bool]]) -> None:
         self._variables = [(s.name, s, test) for s, test in zip(signatures, tests, strict=True)]
 
-    def values(self, given: Mapping[str, Any]) -> VariableValues | None:
-        """What graphql-core's ``get_variable_values`` answers; None if one of them is absent, null or wrong."""
+    def values(self, raw: Mapping[str, Any]) -> VariableValues | None:
+        """Returns what graphql-core's ``get_variable_values`` returns. None if a variable is absent, null or wrong."""
         sources, coerced = {}, {}
         for name, signature, is_plain in self._variables:
-            value = given.get(name)
+            value = raw.get(name)
             if not is_plain(value):
                 return None
             sources[name] = VariableValueSource(signature, value)
@@ -54,14 +55,14 @@ class PlainVariables:
 
 
 def plain_variables(schema: GraphQLSchema, nodes: Sequence[VariableDefinitionNode]) -> PlainVariables | None:
-    """The variables that an operation declares; None if one of them is not of a plain scalar type."""
+    """Returns the variables that an operation declares, or None if one of them does not have a plain scalar type."""
     signatures, tests = [], []
     for node in nodes:
         signature = get_variable_signature(schema, node)
         if isinstance(signature, GraphQLError):
             return None
         scalar, _ = unwrapped(signature.type)
-        test = _PLAIN.get(scalar.coerce_input_value) if isinstance(scalar, GraphQLScalarType) else None
+        test = _PLAIN_VALUES.get(scalar.coerce_input_value) if isinstance(scalar, GraphQLScalarType) else None
         if test is None:
             return None
         signatures.append(signature)
@@ -70,27 +71,27 @@ def plain_variables(schema: GraphQLSchema, nodes: Sequence[VariableDefinitionNod
 
 
 class PlainArguments(NamedTuple):
-    """A field's arguments, each a constant or a variable as a whole."""
+    """The arguments of a field, each of which is a constant or a variable as a whole."""
 
     template: dict[str, Any]
-    """All arguments that are given or have a default, in the order of their definition; None in a variable's place."""
+    """All arguments that are set or have a default, in the order of their definition. None stands for a variable."""
     variables: list[tuple[str, str]]
-    """The argument's name in Python, and the variable's."""
+    """The argument's name in Python, and the variable's name."""
 
     @property
     def constant(self) -> dict[str, Any] | None:
-        """The arguments, if they are the same each time."""
+        """The arguments if they are the same for every request. None otherwise."""
         return None if self.variables else self.template
 
     def renamed(self, names: Mapping[str, str]) -> "PlainArguments | None":
-        """The same by other names; None if one of them has none."""
+        """Returns the same arguments under other names, or None if one of them has no other name."""
         if not self.template.keys() <= names.keys():
             return None
         template = {names[name]: value for name, value in self.template.items()}
         return PlainArguments(template, [(names[name], variable) for name, variable in self.variables])
 
     def values(self, coerced: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What graphql-core's ``get_argument_values`` answers; None if a variable is absent or null."""
+        """Returns what graphql-core's ``get_argument_values`` returns, or None if a variable is absent or null."""
         arguments = dict(self.template)
         for name, variable in self.variables:
             value = coerced.get(variable)
@@ -101,17 +102,17 @@ class PlainArguments(NamedTuple):
 
 
 def plain_arguments(definition: GraphQLField, node: FieldNode) -> PlainArguments | None:
-    """A field's arguments; None if a variable is within a value, or a constant is not to be handed out twice."""
+    """Returns the arguments of a field, or None if a variable is part of a value or a constant is mutable."""
     if not definition.args and not node.arguments:
         return PlainArguments({}, [])
-    given = {argument.name.value: argument.value for argument in node.arguments or ()}
-    by_variable = {name: value.name.value for name, value in given.items() if isinstance(value, VariableNode)}
-    if variables_of([value for name, value in given.items() if name not in by_variable]):
+    nodes = {argument.name.value: argument.value for argument in node.arguments or ()}
+    by_variable = {name: value.name.value for name, value in nodes.items() if isinstance(value, VariableNode)}
+    if variables_of([value for name, value in nodes.items() if name not in by_variable]):
         return None
-    others = {name: argument for name, argument in definition.args.items() if name not in by_variable}
+    constant = {name: argument for name, argument in definition.args.items() if name not in by_variable}
     try:
-        constants = get_argument_values(GraphQLField(definition.type, args=others), node)
-    except Exception:  # noqa: BLE001 - told when the field is executed
+        constants = get_argument_values(GraphQLField(definition.type, args=constant), node)
+    except Exception:  # noqa: BLE001 - reported when the field is executed
         return None
     if not immutable(constants):
         return None
@@ -121,18 +122,18 @@ def plain_arguments(definition: GraphQLField, node: FieldNode) -> PlainArguments
 
 
 def variables_of(nodes: Sequence[Any] | None) -> set[str]:
-    """The names of the variables in these nodes, however deep."""
-    found = _Variables()
+    """Returns the names of the variables in these nodes, at any depth."""
+    collector = _VariableNames()
     for node in nodes or ():
-        visit(node, found)
-    return found.names
+        visit(node, collector)
+    return collector.names
 
 
-class _Variables(Visitor):
+class _VariableNames(Visitor):
     def __init__(self) -> None:
         super().__init__()
         self.names: set[str] = set()
 
     def enter_variable(self, node: VariableNode, *_: Any) -> None:
-        """Note its name."""
+        """Notes its name."""
         self.names.add(node.name.value)

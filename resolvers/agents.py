@@ -1,4 +1,4 @@
-"""What is done with site agents: by operators, and by the agents themselves."""
+"""The operations on site agents: those of operators, and those of the agents themselves."""
 
 from datetime import datetime
 from typing import NamedTuple
@@ -63,8 +63,8 @@ async def revoke_site_agent(op: Op, params: RevokeSiteAgentInput) -> AgentRow:
     Revoking a revoked agent returns it unchanged and publishes nothing. A first revocation publishes
     security.site-agent.revoked, and compute.boot-lease.released if it held the lease.
     """
-    found = await visible_agent(op, params.tenant_id, params.agent_id)
-    await op.authorize(Action.SITES_MANAGE, site_resource(params.tenant_id, found.site_id), params.tenant_id)
+    agent = await visible_agent(op, params.tenant_id, params.agent_id)
+    await op.authorize(Action.SITES_MANAGE, site_resource(params.tenant_id, agent.site_id), params.tenant_id)
     async with op.database.transaction() as tx:
         row = await agents.revoke(tx, params.tenant_id, params.agent_id)
         if row is None:
@@ -78,8 +78,9 @@ async def revoke_site_agent(op: Op, params: RevokeSiteAgentInput) -> AgentRow:
 
 
 async def revoke_agents_of_token(tx: Transaction, tenant_id: str, token_id: str) -> list[journal.Event]:
-    """Revoke every agent that enrolled with a token; returns the events, which the caller publishes last. The caller
-    holds the token's lock.
+    """Revokes every agent that enrolled with a token, and returns the events. The caller holds the token's lock.
+
+    The caller publishes the events last in its transaction.
     """
     events = []
     for row in await agents.revoke_of_token(tx, tenant_id, token_id):
@@ -89,7 +90,7 @@ async def revoke_agents_of_token(tx: Transaction, tenant_id: str, token_id: str)
 
 
 async def visible_agent(op: Op, tenant_id: str, agent_id: str) -> AgentRow:
-    """The tenant's agent, if the caller sees it. Raises NOT_FOUND."""
+    """Returns the tenant's agent if the caller sees it. Raises NOT_FOUND."""
     view = await op.view(tenant_id)
     row = await agents.find(op.database, tenant_id, agent_id)
     if row is None or not view.reaches(row.site_id):
@@ -101,7 +102,7 @@ async def visible_agent(op: Op, tenant_id: str, agent_id: str) -> AgentRow:
 
 
 class EnrolledRow(NamedTuple):
-    """What enrolment answers."""
+    """The answer to an enrolment."""
 
     agent_id: str
     tenant_id: str
@@ -113,7 +114,7 @@ class EnrolledRow(NamedTuple):
 
 
 class HeldLease(NamedTuple):
-    """The lease of the agent's site, whoever holds it."""
+    """The lease of the agent's site. Any agent of the site may hold it."""
 
     holder_agent_id: str
     epoch: int
@@ -122,7 +123,7 @@ class HeldLease(NamedTuple):
 
 
 class AgentSelf(NamedTuple):
-    """What an agent is told of itself."""
+    """The record that an agent gets about itself."""
 
     agent_id: str
     tenant_id: str
@@ -160,9 +161,9 @@ async def enroll(
 
 
 async def _enrol(request: AnonymousRequest, params: EnrollInput, redeemer: Redeemer) -> SelfRow:
-    """Returns the agent, new or of an earlier try. Raises Refused, or ApiError RESOURCE_EXHAUSTED.
+    """Returns the agent, which is new or comes from an earlier try. Raises Refused, or ApiError RESOURCE_EXHAUSTED.
 
-    The token's lock is held from the check of its expiry until the agent is stored.
+    It holds the token's lock from the check of its expiry until the agent is stored.
     """
     key = params.public_key.raw
     thumbprint = signing_key(key).thumbprint()

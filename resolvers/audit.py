@@ -1,4 +1,4 @@
-"""Reading the audit trail."""
+"""The operation that reads the audit trail."""
 
 from models.access.iam import Action, tenant_resource
 from models.journal import audit

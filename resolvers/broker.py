@@ -1,4 +1,4 @@
-"""The broker's door: the one place that hands a secret's value out, sealed to the agent that asks."""
+"""The broker's operation, the only one that hands out a secret's value. It is sealed to the agent that calls."""
 
 import base64
 from typing import NamedTuple

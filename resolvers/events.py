@@ -1,4 +1,4 @@
-"""Following the feed of events, for GraphQL subscriptions and the HTTP door's watch."""
+"""Follows the feed of events for one caller: GraphQL subscriptions and the HTTP door's watch use it."""
 
 from collections.abc import AsyncIterator
 
@@ -12,11 +12,11 @@ from services.requests import RequestContext
 
 
 async def follow_events(request: RequestContext, params: FollowInput) -> AsyncIterator[list[FeedRow]]:
-    """The events that a tenant sees, from a position on, in batches; an empty one means only "still there".
+    """Yields the events that a tenant sees, from a position on, in batches. A batch may be empty.
 
-    It ends when the caller's key is revoked, its login expires, or its bindings no longer reach the tenant: each
-    wake-up, and so each notification of a change of IAM, asks again. Raises NOT_FOUND for a tenant or site that the
-    caller does not see.
+    The stream ends when the caller's key is revoked, its login expires, or its bindings no longer reach the tenant.
+    Each wake-up of the feed checks that, and each notification of a change of IAM wakes it. Raises NOT_FOUND for a
+    tenant or site that the caller does not see.
     """
     op = Op("events.follow", request.actor, request.request_id, request.services.access)
     tenant_id = params.tenant_id or op.actor.tenant_id

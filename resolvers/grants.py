@@ -1,4 +1,4 @@
-"""What is done with secret grants."""
+"""The operations on secret grants."""
 
 from models.access.iam import FLEET, Action, Resource, tenant_resource
 from models.errors import invalid, not_found
@@ -43,8 +43,8 @@ async def grant_secret(op: Op, params: GrantSecretInput) -> GrantRow:
             raise invalid(("siteId", "must be a site that the tenant owns or that is dedicated to it"))
         if not await grants.secret_exists(tx, reference):
             raise not_found()
-        row, made = await grants.add(tx, reference, locked, op.actor.identity_id)
-        if made:
+        row, added = await grants.add(tx, reference, locked, op.actor.identity_id)
+        if added:
             await journal.record(tx, op.take_audit(), grants.granted_event(row))
         else:
             await journal.audit(tx, op.take_audit())
@@ -68,7 +68,7 @@ async def revoke_secret_grant(op: Op, params: RevokeSecretGrantInput) -> GrantRo
 
 
 def _of_tenant(reference: str, tenant_id: str) -> Reference:
-    """The parts of a reference to a secret of the tenant. Raises NOT_FOUND for one of another tenant."""
+    """Returns the parts of a reference to a secret of the tenant. Raises NOT_FOUND for another tenant's secret."""
     parsed = parse_reference(reference)
     if parsed is None or parsed.tenant_id != tenant_id:
         raise not_found()

@@ -1,4 +1,4 @@
-"""What agents do with their site's boot lease."""
+"""The operations of agents on their site's boot lease."""
 
 from database.pool import Reader
 from models.errors import ApiError, ErrorCode, not_found
@@ -24,26 +24,24 @@ async def acquire(request: AgentRequest, _params: AcquireInput) -> LeaseAnswer:
     former holder whose time had passed.
     """
     agent = request.agent
-    seen = await leases.look(request.database, agent.tenant_id, agent.site_id)
-    if seen is None:
-        raise not_found()
-    if seen.holder_agent_id not in {None, agent.id}:
-        return seen
+    current = await _lease(request.database, request)
+    if current.holder_agent_id not in {None, agent.id}:
+        return current
     async with request.database.transaction() as tx:
         site = await sites.lock(tx, agent.tenant_id, agent.site_id, shared=True)
         if site.deleted_at is not None:
             raise not_found()
         await agents.lock_active(tx, agent.tenant_id, agent.id)
         before = await leases.lock(tx, agent.tenant_id, agent.site_id)
-        taken = await leases.take(tx, agent)
-        if taken is None:
-            return await _seen(tx, request)
-        ended = await leases.end_replaced(tx, before, taken)
-        await journal.audit(tx, request.audit(acquire.name, HOLD), {"epoch": taken.epoch})
+        lease = await leases.take(tx, agent)
+        if lease is None:
+            return await _lease(tx, request)
+        ended = await leases.end_replaced(tx, before, lease)
+        await journal.audit(tx, request.audit(acquire.name, HOLD), {"epoch": lease.epoch})
         if ended is not None and ended.reason == "expired":
             await journal.publish(tx, leases.ended_event(ended))
-        await journal.publish(tx, leases.acquired_event(agent, taken))
-    return taken
+        await journal.publish(tx, leases.acquired_event(agent, lease))
+    return lease
 
 
 @operation("bootLeases.renew", LeaseAnswer)
@@ -54,13 +52,13 @@ async def renew(
 
     Publishes nothing.
     """
-    taken, renewed = await renewals.renew(request.jwt, params.epoch)
+    taken, lease = await renewals.renew(request.jwt, params.epoch)
     if not taken:
         raise ApiError(ErrorCode.UNAUTHENTICATED)
     await keyring.taken(request.jwt, address=request.address)
-    if renewed is None:
+    if lease is None:
         raise _fenced()
-    return renewed
+    return lease
 
 
 @operation("bootLeases.release", LeaseAnswer)
@@ -79,7 +77,7 @@ async def release(request: AgentRequest, params: ReleaseInput) -> LeaseAnswer:
             await journal.record(tx, request.audit(release.name, HOLD), event)
     if ended is None or ended.reason != "released":
         raise _fenced()
-    return await _seen(request.database, request)
+    return await _lease(request.database, request)
 
 
 @operation("bootLeases.recordBoot", BootRow)
@@ -98,11 +96,12 @@ async def record_boot(request: AgentRequest, params: RecordBootInput) -> BootRow
     return row
 
 
-async def _seen(reader: Reader, request: AgentRequest) -> LeaseAnswer:
-    seen = await leases.look(reader, request.agent.tenant_id, request.agent.site_id)
-    if seen is None:
+async def _lease(reader: Reader, request: AgentRequest) -> LeaseAnswer:
+    """Returns the boot lease of the agent's site. Raises NOT_FOUND if the site is deleted."""
+    lease = await leases.look(reader, request.agent.tenant_id, request.agent.site_id)
+    if lease is None:
         raise not_found()
-    return seen
+    return lease
 
 
 def _fenced() -> ApiError:

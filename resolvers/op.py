@@ -1,4 +1,4 @@
-"""One operation of one caller: what the caller sees, what it may do, and the audit row of that decision."""
+"""The context of one operation: what the caller sees, what it may do, and the audit row of that decision."""
 
 from dataclasses import dataclass, field
 
@@ -21,7 +21,7 @@ class Op:
     request_id: str
     access: Access
     selection: PageSelection = ALL
-    """What to read for the page that it lists."""
+    """The parts to read of the page that it lists."""
     decided: Audit | None = field(default=None)
     """The last decision that has no audit row yet."""
 

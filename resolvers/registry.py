@@ -1,7 +1,7 @@
-"""The registry: each operation once, with its caller, its input, its work and its answer. Every door calls it here.
+"""The registry of operations: each has a name, a kind of caller, an input, a function and an answer.
 
-Registering an operation makes its HTTP method and its entry in the OpenAPI document. An operator's operation also has a
-GraphQL root field, which calls it.
+Every door calls operations through it. Registering an operation makes its HTTP method and its entry in the OpenAPI
+document. An operator's operation also has a GraphQL root field, which calls it.
 """
 
 import inspect
@@ -25,27 +25,27 @@ class Operation(Generic[In, Out]):
     """An operation of the API: ``POST /api/compute/{resource}/{method}``."""
 
     name: str
-    """``siteTokens.create``: in audit rows, logs and metrics."""
+    """Such as ``siteTokens.create``. Audit rows, logs and metrics have it."""
     path: str
-    """Of its HTTP method."""
+    """The path of its HTTP method."""
     caller: type
-    """What its function takes first: an Op of an operator, or a request of an agent or an unknown visitor."""
+    """The type of its function's first parameter: Op for operators, else a request of an agent or anonymous visitor."""
     input: type[In]
     record: type
-    """The type of row that it answers, or of the rows of the page if it is ``paged``."""
+    """The type of the row that it answers. If it is ``paged``, it answers a page of them."""
     paged: bool
     run: Callable[..., Awaitable[Out]]
     uses: tuple[type, ...]
-    """The parts of the server that its function takes after the input."""
+    """The types of the server's parts that its function takes after the input."""
 
     @property
     def resource(self) -> str:
-        """``siteTokens``, of ``siteTokens.create``."""
+        """The first part of the name, such as ``siteTokens`` of ``siteTokens.create``."""
         return self.name.partition(".")[0]
 
     @property
     def description(self) -> str:
-        """What it promises: the docstring of its function."""
+        """The public description: the docstring of its function."""
         return inspect.getdoc(self.run) or ""
 
     async def __call__(self, request: Any, params: In, selection: PageSelection = ALL) -> Out:
@@ -73,7 +73,7 @@ class Operation(Generic[In, Out]):
 
 
 OPERATIONS: list[Operation[Any, Any]] = []
-"""Every operation of operators, in the order of its definition. Those of site agents: `resolvers.agent_operations`."""
+"""Every operation of operators, in the order of definition. ``resolvers.agent_operations`` has those of site agents."""
 
 
 def operation(
@@ -81,8 +81,8 @@ def operation(
 ) -> Callable[[Callable[Concatenate[Any, In, Parts], Awaitable[Out]]], Operation[In, Out]]:
     """Registers a function as the operation ``name``. It answers ``record``, or a page of them if ``paged``.
 
-    The function's annotations say the rest. The first parameter is the caller's kind, the second the input. Each
-    further parameter is a part of the server, found by its type.
+    The function's annotations tell its caller and its input. The first parameter is the kind of caller, the second the
+    input. Each further parameter is a part of the server, found by its type.
     """
 
     def register(run: Callable[Concatenate[Any, In, Parts], Awaitable[Out]]) -> Operation[In, Out]:

@@ -1,4 +1,4 @@
-"""The roots of the GraphQL schema. Each field names its operation; the work is done there."""
+"""The roots of the GraphQL schema. Each field calls its operation, which does the work."""
 
 import re
 from collections.abc import AsyncIterator
@@ -78,7 +78,7 @@ AfterArgument = Annotated[str | None, argument(description="The cursor that the 
 
 
 def _reaches(actor: Actor, row: SiteTokenRow | AgentRow) -> bool:
-    """Whether the caller sees what belongs to the row's tenant and site."""
+    """Returns whether the caller sees the tokens and agents of the row's tenant and site."""
     view = view_of(actor, row.tenant_id)
     return view is not None and view.reaches(row.site_id)
 
@@ -89,7 +89,7 @@ class Query:
 
     @strawberry.field(description="Who the caller is, and what it may do.")
     def viewer(self, info: Info) -> Viewer:
-        """From the authenticated actor; no statement runs."""
+        """Describes the authenticated actor. Runs no statement."""
         actor = info.context.actor
         return Viewer(
             identity=actor.identity_id,
@@ -107,8 +107,9 @@ class Query:
         info: Info,
         id: Annotated[ID, argument(description="The object's id.")],  # noqa: A002 - Relay's name
     ) -> SiteRow | SiteTokenRow | AgentRow:
-        """By the id's form, through the same predicates as everything else. No other text reaches PostgreSQL, which
-        takes no NUL.
+        """Finds the object by the form of its id, with the same predicates as all other reads.
+
+        Text of no such form does not reach PostgreSQL, which does not accept NUL.
         """
         database, actor = info.context.services.access.database, info.context.actor
         if re.fullmatch(SITE_ID_PATTERN, id):
@@ -131,7 +132,7 @@ class Query:
         id: Annotated[ID, argument(description="The site's id.")],  # noqa: A002 - the contract's name
         tenant_id: TenantArgument = UNSET,
     ) -> SiteRow:
-        """``sites.get``."""
+        """Runs ``sites.get``."""
         return await get_site(info.context, get_site.input_of(tenant_id=tenant_id, site_id=id))
 
     @strawberry.field(description=list_sites.description, graphql_type=Connection[Site])
@@ -144,7 +145,7 @@ class Query:
         filter: Annotated[SiteFilter | None, argument(description="Conditions that must all hold.")] = UNSET,  # noqa: A002
         order_by: Annotated[SiteOrder | None, argument(description="The order; by age if absent.")] = UNSET,
     ) -> Page[SiteRow]:
-        """``sites.list``."""
+        """Runs ``sites.list``."""
         params = list_sites.input_of(tenant_id=tenant_id, first=first, after=after, filter=filter, order_by=order_by)
         return await list_sites(info.context, params, info.selection("Site"))
 
@@ -158,7 +159,7 @@ class Query:
         after: AfterArgument = UNSET,
         filter: Annotated[SiteTokenFilter | None, argument(description="Conditions that must all hold.")] = UNSET,  # noqa: A002
     ) -> Page[SiteTokenRow]:
-        """``siteTokens.list``."""
+        """Runs ``siteTokens.list``."""
         params = list_site_tokens.input_of(
             tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter
         )
@@ -171,7 +172,7 @@ class Query:
         id: Annotated[ID, argument(description="The agent's id.")],  # noqa: A002 - the contract's name
         tenant_id: TenantArgument = UNSET,
     ) -> AgentRow:
-        """``siteAgents.get``."""
+        """Runs ``siteAgents.get``."""
         params = get_site_agent.input_of(tenant_id=tenant_id, agent_id=id)
         return await get_site_agent(info.context, params)
 
@@ -185,7 +186,7 @@ class Query:
         after: AfterArgument = UNSET,
         filter: Annotated[SiteAgentFilter | None, argument(description="Conditions that must all hold.")] = UNSET,  # noqa: A002
     ) -> Page[AgentRow]:
-        """``siteAgents.list``."""
+        """Runs ``siteAgents.list``."""
         params = list_site_agents.input_of(
             tenant_id=tenant_id, site_id=site_id, first=first, after=after, filter=filter
         )
@@ -201,7 +202,7 @@ class Query:
         first: FirstArgument = DEFAULT_FIRST,
         after: AfterArgument = UNSET,
     ) -> Page[GrantRow]:
-        """``secrets.listGrants``."""
+        """Runs ``secrets.listGrants``."""
         params = list_secret_grants.input_of(
             tenant_id=tenant_id, reference=reference, site_id=site_id, first=first, after=after
         )
@@ -216,7 +217,7 @@ class Query:
         first: FirstArgument = DEFAULT_FIRST,
         after: AfterArgument = UNSET,
     ) -> Page[SecretRow]:
-        """``secrets.list``."""
+        """Runs ``secrets.list``."""
         params = list_secrets.input_of(tenant_id=tenant_id, scope=scope, first=first, after=after)
         return await list_secrets(info.context, params)
 
@@ -229,7 +230,7 @@ class Query:
         after: AfterArgument = UNSET,
         filter: Annotated[AuditFilter | None, argument(description="Conditions that must all hold.")] = UNSET,  # noqa: A002
     ) -> Page[AuditRow]:
-        """``auditEvents.list``."""
+        """Runs ``auditEvents.list``."""
         params = list_audit_events.input_of(tenant_id=tenant_id, first=first, after=after, filter=filter)
         return await list_audit_events(info.context, params)
 
@@ -244,7 +245,7 @@ class Mutation:
         info: Info,
         input: Annotated[CreateSiteInput, argument(description="The new site.")],  # noqa: A002
     ) -> dict[str, SiteRow]:
-        """``sites.create``."""
+        """Runs ``sites.create``."""
         return {"site": await create_site(info.context, input)}
 
     @strawberry.mutation(description=update_site.description, graphql_type=UpdateSitePayload)
@@ -253,7 +254,7 @@ class Mutation:
         info: Info,
         input: Annotated[UpdateSiteInput, argument(description="The change.")],  # noqa: A002
     ) -> dict[str, SiteRow]:
-        """``sites.update``."""
+        """Runs ``sites.update``."""
         return {"site": await update_site(info.context, input)}
 
     @strawberry.mutation(description=delete_site.description, graphql_type=DeleteSitePayload)
@@ -262,7 +263,7 @@ class Mutation:
         info: Info,
         input: Annotated[DeleteSiteInput, argument(description="The site to delete.")],  # noqa: A002
     ) -> dict[str, SiteRow]:
-        """``sites.delete``."""
+        """Runs ``sites.delete``."""
         return {"site": await delete_site(info.context, input)}
 
     @strawberry.mutation(description=create_site_token.description, graphql_type=CreateSiteTokenPayload)
@@ -271,7 +272,7 @@ class Mutation:
         info: Info,
         input: Annotated[CreateSiteTokenInput, argument(description="The new token.")],  # noqa: A002
     ) -> dict[str, SiteTokenRow | str | None]:
-        """``siteTokens.create``. This answer, and its HTTP twin, are where a bearer is shown."""
+        """Runs ``siteTokens.create``. Only this answer, and that of the HTTP method, show a bearer."""
         minted = await create_site_token(info.context, input)
         return {"site_token": minted.site_token, "token": minted.bearer.reveal() if minted.bearer else None}
 
@@ -281,7 +282,7 @@ class Mutation:
         info: Info,
         input: Annotated[RevokeSiteTokenInput, argument(description="The token to revoke.")],  # noqa: A002
     ) -> dict[str, SiteTokenRow]:
-        """``siteTokens.revoke``."""
+        """Runs ``siteTokens.revoke``."""
         return {"site_token": await revoke_site_token(info.context, input)}
 
     @strawberry.mutation(description=put_secret.description, graphql_type=PutSecretPayload)
@@ -290,7 +291,7 @@ class Mutation:
         info: Info,
         input: Annotated[PutSecretInput, argument(description="The secret and its value.")],  # noqa: A002
     ) -> PutRow:
-        """``secrets.put``."""
+        """Runs ``secrets.put``."""
         return await put_secret(info.context, input)
 
     @strawberry.mutation(description=grant_secret.description, graphql_type=GrantSecretPayload)
@@ -299,7 +300,7 @@ class Mutation:
         info: Info,
         input: Annotated[GrantSecretInput, argument(description="The secret and the site.")],  # noqa: A002
     ) -> dict[str, GrantRow]:
-        """``secrets.grant``."""
+        """Runs ``secrets.grant``."""
         return {"secret_grant": await grant_secret(info.context, input)}
 
     @strawberry.mutation(description=revoke_secret_grant.description, graphql_type=RevokeSecretGrantPayload)
@@ -308,7 +309,7 @@ class Mutation:
         info: Info,
         input: Annotated[RevokeSecretGrantInput, argument(description="The secret and the site.")],  # noqa: A002
     ) -> dict[str, GrantRow]:
-        """``secrets.revokeGrant``."""
+        """Runs ``secrets.revokeGrant``."""
         return {"secret_grant": await revoke_secret_grant(info.context, input)}
 
     @strawberry.mutation(description=revoke_site_agent.description, graphql_type=RevokeSiteAgentPayload)
@@ -317,7 +318,7 @@ class Mutation:
         info: Info,
         input: Annotated[RevokeSiteAgentInput, argument(description="The agent to revoke.")],  # noqa: A002
     ) -> dict[str, AgentRow]:
-        """``siteAgents.revoke``."""
+        """Runs ``siteAgents.revoke``."""
         return {"site_agent": await revoke_site_agent(info.context, input)}
 
 

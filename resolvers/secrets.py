@@ -1,4 +1,4 @@
-"""What is done with secrets: put, and list their metadata. There is nothing here that reads a value."""
+"""The operations on secrets: put a value, and list the metadata. None of them reads a value."""
 
 from models.access.iam import FLEET, ROOT_TENANT_ID, Action, Resource, tenant_resource
 from models.errors import invalid

@@ -1,4 +1,4 @@
-"""What is done with site tokens."""
+"""The operations on site tokens."""
 
 from datetime import timedelta
 from typing import NamedTuple
@@ -52,8 +52,8 @@ async def create_site_token(op: Op, params: CreateSiteTokenInput, forge: Forge, 
     if (stored := await site_tokens.find(op.database, params.tenant_id, id_)) is not None:
         return _replay(stored, params.site_id)
     await site_resolvers.managed_site(op, params.tenant_id, params.site_id)
-    # Concurrent calls with one key wait here for the first, so that they cost one hash; in another process the insert
-    # decides.
+    # Concurrent calls with one key wait here for the first one, so that they cost one hash. Between processes, the
+    # insert decides.
     async with locks.hold(id_) as waited:
         if waited and (stored := await site_tokens.find(op.database, params.tenant_id, id_)) is not None:
             op.take_audit()
@@ -73,7 +73,7 @@ async def create_site_token(op: Op, params: CreateSiteTokenInput, forge: Forge, 
         entry = op.take_audit()
         outcome = await site_tokens.mint(op.database, draft, entry)
         if outcome.deleted:
-            op.decided = entry  # nothing has changed, so nothing has written it
+            op.decided = entry  # nothing has changed and no transaction has written the row, so the registry writes it
             raise site_resolvers.deleted()
         if outcome.token is not None:
             return MintedSiteToken(outcome.token, minted.bearer)
@@ -90,14 +90,14 @@ async def revoke_site_token(op: Op, params: RevokeSiteTokenInput) -> SiteTokenRo
     security.site-agent.revoked for each agent.
     """
     await site_resolvers.owned_site(op, params.tenant_id, params.site_id)
-    found = await site_tokens.find(op.database, params.tenant_id, params.token_id)
-    if found is None or found.site_id != params.site_id:
+    token = await site_tokens.find(op.database, params.tenant_id, params.token_id)
+    if token is None or token.site_id != params.site_id:
         raise not_found()
     await op.authorize(Action.SITES_MANAGE, site_resource(params.tenant_id, params.site_id), params.tenant_id)
     async with op.database.transaction() as tx:
         row = await site_tokens.revoke(tx, params.tenant_id, params.token_id)
         events = [] if row is None else [site_tokens.revoked_event(row)]
-        if params.revoke_agents:  # a token that was revoked before enrols nobody any more; this one is locked
+        if params.revoke_agents:  # no agent enrols meanwhile: the token was revoked before, or is locked here
             events += await revoke_agents_of_token(tx, params.tenant_id, params.token_id)
         await journal.audit(tx, op.take_audit(), {"tokenId": params.token_id, "revokeAgents": params.revoke_agents})
         for event in events:

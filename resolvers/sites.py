@@ -1,4 +1,4 @@
-"""What is done with sites."""
+"""The operations on sites."""
 
 from database.pool import Transaction
 from models.access.iam import ROOT_TENANT_ID, Action, site_resource, tenant_resource
@@ -65,7 +65,8 @@ async def create_site(op: Op, params: CreateSiteInput) -> SiteRow:
     await _check_dedicated_to(op, draft.dedicated_to)
     async with op.database.transaction() as tx:
         row = await sites.create(tx, draft)
-        if row is None:  # another call with the key was faster; it has committed, or this one would still wait for it
+        if row is None:
+            # Another call with the key was faster. It has committed, because this insert waited for it.
             retried = await sites.find_retry(tx, draft)
             if retried is None:
                 raise not_found()
@@ -112,10 +113,10 @@ async def delete_site(op: Op, params: DeleteSiteInput) -> SiteRow:
     Deleting a deleted site returns it unchanged and publishes nothing. Publishes compute.site.deleted,
     security.site-token.revoked for each token, and compute.boot-lease.released for a holder.
     """
-    found = await owned_site(op, params.tenant_id, params.site_id)
+    site = await owned_site(op, params.tenant_id, params.site_id)
     await op.authorize(Action.SITES_MANAGE, site_resource(params.tenant_id, params.site_id), params.tenant_id)
     async with op.database.transaction() as tx:
-        before = await sites.lock(tx, params.tenant_id, found.id)
+        before = await sites.lock(tx, params.tenant_id, site.id)
         if before.deleted_at is not None:
             await journal.audit(tx, op.take_audit())
             return before
@@ -132,7 +133,7 @@ async def delete_site(op: Op, params: DeleteSiteInput) -> SiteRow:
 
 
 async def visible_site(op: Op, tenant_id: str, site_id: str) -> SiteRow:
-    """The site as ``tenant_id`` sees it. Raises NOT_FOUND."""
+    """Returns the site as ``tenant_id`` sees it. Raises NOT_FOUND."""
     row = await op.access.sites.load(await op.view(tenant_id), site_id)
     if row is None:
         raise not_found()
@@ -140,8 +141,9 @@ async def visible_site(op: Op, tenant_id: str, site_id: str) -> SiteRow:
 
 
 async def owned_site(op: Op, tenant_id: str, site_id: str) -> SiteRow:
-    """The site, if it is owned by ``tenant_id`` and the caller sees it. Raises NOT_FOUND, never PERMISSION_DENIED:
-    whether the caller may manage it comes after whether it exists for the caller.
+    """Returns the site if ``tenant_id`` owns it and the caller sees it. Raises NOT_FOUND, never PERMISSION_DENIED.
+
+    A site that the caller does not see does not exist for it. Whether the caller may manage a site is checked later.
     """
     row = await visible_site(op, tenant_id, site_id)
     if row.tenant_id != tenant_id:
@@ -150,8 +152,9 @@ async def owned_site(op: Op, tenant_id: str, site_id: str) -> SiteRow:
 
 
 async def managed_site(op: Op, tenant_id: str, site_id: str) -> SiteRow:
-    """The site, owned by ``tenant_id``, that IAM lets the caller manage. Raises NOT_FOUND, PERMISSION_DENIED, and
-    INVALID_STATE for a deleted one: told only to those who may manage it.
+    """Returns the site if ``tenant_id`` owns it and the caller may manage it. Raises NOT_FOUND or PERMISSION_DENIED.
+
+    Raises INVALID_STATE for a deleted site, which only callers who may manage it learn.
     """
     row = await owned_site(op, tenant_id, site_id)
     await op.authorize(Action.SITES_MANAGE, site_resource(tenant_id, site_id), tenant_id)
@@ -159,14 +162,14 @@ async def managed_site(op: Op, tenant_id: str, site_id: str) -> SiteRow:
 
 
 def check_not_deleted(row: SiteRow) -> SiteRow:
-    """The row. Raises INVALID_STATE if the site is deleted."""
+    """Returns the row. Raises INVALID_STATE if the site is deleted."""
     if row.deleted_at is not None:
         raise deleted()
     return row
 
 
 def deleted() -> ApiError:
-    """INVALID_STATE, for whoever may manage the site that is deleted."""
+    """Returns the INVALID_STATE of a deleted site. Raise it only for a caller who may manage the site."""
     return ApiError(ErrorCode.INVALID_STATE, "The site is deleted.")
 
 
@@ -182,7 +185,7 @@ def _check_revision(row: SiteRow, expected: int | None) -> None:
 
 
 def _check_kind(draft: SiteDraft) -> None:
-    """Raise INVALID_ARGUMENT if the kind does not fit the owner, or ``dedicatedTo`` the kind."""
+    """Raises INVALID_ARGUMENT if the kind does not fit the owner, or ``dedicatedTo`` does not fit the kind."""
     platform = draft.tenant_id == ROOT_TENANT_ID
     if platform and draft.kind is SiteKind.CUSTOM:
         raise invalid(("kind", "a site of the root tenant is shared or dedicated"))
@@ -193,7 +196,10 @@ def _check_kind(draft: SiteDraft) -> None:
 
 
 async def _check_dedicated_to(op: Op, tenant_id: str | None) -> None:
-    """Raise INVALID_ARGUMENT unless a site can be dedicated to ``tenant_id``; None: to none. Root owns it already."""
+    """Raises INVALID_ARGUMENT unless a site can be dedicated to ``tenant_id``. None means to no tenant.
+
+    It cannot be root, which owns every dedicated site already.
+    """
     if tenant_id == ROOT_TENANT_ID or (tenant_id is not None and not await tenant_exists(op.database, tenant_id)):
         raise invalid(("dedicatedTo", "must name a tenant other than root"))
 

@@ -1,1 +1,1 @@
-"""What the API says: Strawberry types, inputs and payloads, the request's context, and the GraphQL engine."""
+"""The types of the API: Strawberry types, inputs and payloads, enums and scalars."""

@@ -1,4 +1,4 @@
-"""Site agents: operators' inputs and payloads, and what agents send. The type stands in :mod:`schema.nodes`."""
+"""Site agents: the inputs and payloads of operators, and the inputs of agents. The type is in :mod:`schema.nodes`."""
 
 import base64
 import binascii
@@ -58,11 +58,11 @@ class RevokeSiteAgentPayload:
     site_agent: SiteAgent = strawberry.field(description="The agent's record, with `revokedAt`.")
 
 
-# --- what agents send --------------------------------------------------------------------------------------------
+# --- inputs of agents --------------------------------------------------------------------------------------------
 
 
 def _raw(x: str) -> bytes:
-    """The 32 bytes of a JWK's ``x``. Raises ValueError unless it is their one spelling in base64url."""
+    """Returns the 32 bytes of a JWK's ``x``. Raises ValueError unless ``x`` is their canonical form in base64url."""
     try:
         raw = base64.b64decode(x + "=", altchars=b"-_", validate=True)
     except binascii.Error:
@@ -115,7 +115,7 @@ class EncryptionJwk(_Jwk):
 
 
 def _bearer_schema(_source: Any, _handler: Any) -> core_schema.CoreSchema:
-    """Any text: a malformed token is refused like a wrong one, and this is not where."""
+    """Accepts any text. The operation refuses a malformed token in the same way as a wrong one."""
     return core_schema.no_info_after_validator_function(BearerToken, core_schema.str_schema(strict=True))
 
 

@@ -14,7 +14,7 @@ from schema.scalars import parse_datetime
 
 
 def _time(value: object) -> datetime:
-    """The text of a time, which strict pydantic takes from JSON, but not from JSON inside a ``Maybe``."""
+    """Returns the time that the text holds. Strict pydantic accepts such text in JSON, but not inside a ``Maybe``."""
     try:
         return value if isinstance(value, datetime) else parse_datetime(value)
     except GraphQLError as error:

@@ -1,4 +1,7 @@
-"""GraphQL enums of the models' Python enums: names in capitals, values as HTTP writes them, a description each."""
+"""Makes GraphQL enums of the models' Python enums, and describes each value.
+
+GraphQL uses the names in capitals, and HTTP the values.
+"""
 
 from enum import Enum
 from typing import Any
@@ -14,7 +17,7 @@ from models.secrets.references import SecretScope
 
 
 def _enum(python: type[Enum], description: str, *, name: str | None = None, **values: str) -> None:
-    """Make ``python`` a GraphQL enum in which every value is described."""
+    """Makes ``python`` a GraphQL enum. ``values`` are the descriptions of its values, by name."""
     strawberry.enum(python, name=name, description=description)
     definition: Any = python.__strawberry_definition__  # type: ignore[attr-defined]
     for value in definition.values:

@@ -1,4 +1,4 @@
-"""Events as live views get them."""
+"""Events: the type that live views get, and the input that follows them."""
 
 from datetime import datetime
 from typing import Annotated

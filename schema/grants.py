@@ -1,4 +1,4 @@
-"""Secret grants: the type, its inputs and payloads, and what an agent asks the broker for."""
+"""Secret grants: the type, its inputs and payloads, and the input of the broker's operation."""
 
 from datetime import datetime
 from typing import Annotated

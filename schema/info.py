@@ -1,4 +1,4 @@
-"""What Strawberry's resolvers get of a request."""
+"""The ``info`` argument of Strawberry's resolvers."""
 
 import strawberry
 
@@ -9,9 +9,9 @@ from services.requests import RequestContext
 
 
 class Info(strawberry.Info[RequestContext, None]):
-    """Strawberry's info, with what the document selects of a page."""
+    """Strawberry's info, which also tells what the document selects of a page."""
 
     def selection(self, type_name: str) -> PageSelection:
-        """Returns what to read for a field that answers a connection of that type."""
+        """Returns the parts of a page that a field must read if it answers a connection of that type."""
         selected: Selected | None = getattr(self._raw_info, "selected", None)
         return selection_of(selected, type_name)

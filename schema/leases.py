@@ -1,4 +1,4 @@
-"""Boot leases: what agents send about them. The types stand in :mod:`schema.nodes`."""
+"""Boot leases: the inputs of agents. The types are in :mod:`schema.nodes`."""
 
 from typing import Annotated
 

@@ -1,15 +1,15 @@
-"""The types that point at one another: sites, site tokens, site agents and boot leases.
+"""The GraphQL types that refer to one another: sites, site tokens, site agents and boot leases.
 
-They stand in one file because each has fields of the others' types. Their inputs and payloads have files of their own.
+They are in one file because each has fields of the others' types. Their inputs and payloads have files of their own.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeVar
 
 import strawberry
 
-from engine.fields import Selected, together
+from engine.fields import Selected, batched
 from engine.plain import InstancesOf
 from models.access.projection import view_of
 from models.errors import not_found
@@ -25,6 +25,8 @@ from schema.inputs import DEFAULT_FIRST, check_page
 from schema.relay import Connection, Node, selection_of
 from services.requests import RequestContext
 
+T = TypeVar("T")
+
 _LazySite = Annotated["Site", strawberry.lazy("schema.nodes")]
 _LazySiteToken = Annotated["SiteToken", strawberry.lazy("schema.nodes")]
 
@@ -32,6 +34,13 @@ FirstArgument = Annotated[int | None, strawberry.argument(description="How many 
 AfterArgument = Annotated[str | None, strawberry.argument(description="The cursor that the page begins after.")]
 
 DEFAULT_TERMS = 20
+
+
+def _visible(row: T | None) -> T:
+    """Returns the row that a loader found. Raises NOT_FOUND if it is None, because the caller does not see it."""
+    if row is None:
+        raise not_found()
+    return row
 
 
 @strawberry.type(description="An enrolled `bcd site`: it contends for its site's boot lease.")
@@ -52,19 +61,16 @@ class SiteAgent(Node):
 
     @strawberry.field(description="The site it serves.", graphql_type=_LazySite)
     async def site(self: AgentRow, info: Info) -> SiteRow:
-        """One look-up for all agents of a page."""
-        site = await info.context.loaders.site.load(self.site_id)
-        if site is None:
-            raise not_found()
-        return site
+        """Loads the site. One statement serves all agents of a page."""
+        return _visible(await info.context.loaders.site.load(self.site_id))
 
     @strawberry.field(description="The site token it enrolled with.", graphql_type=_LazySiteToken)
     async def site_token(self: AgentRow, info: Info) -> SiteTokenRow:
-        """One look-up for all agents of a page. Who sees the agent sees its token: both are of one site."""
-        token = await info.context.loaders.token.load(self.token_id)
-        if token is None:
-            raise not_found()
-        return token
+        """Loads the token. One statement serves all agents of a page.
+
+        A caller that sees the agent also sees its token, because both belong to one site.
+        """
+        return _visible(await info.context.loaders.token.load(self.token_id))
 
 
 @strawberry.type(description="A boot lease that ended.")
@@ -95,7 +101,7 @@ class BootLease:
         description="Who holds it now; null: nobody, or an agent of another tenant.", graphql_type=SiteAgent | None
     )
     async def holder(self: LeaseRow, info: Info) -> AgentRow | None:
-        """One look-up for all sites of a page."""
+        """Loads the holder if the caller sees it. One statement serves all sites of a page."""
         if self.holder_agent_id is None:
             return None
         view = view_of(info.context.actor, self.tenant_id)
@@ -109,7 +115,7 @@ class BootLease:
         info: Info,
         first: FirstArgument = DEFAULT_TERMS,
     ) -> list[TermRow]:
-        """One statement for all sites of a page."""
+        """Loads the newest terms. One statement serves all sites of a page."""
         count = check_page(DEFAULT_TERMS if first is None else first, None).first
         return await info.context.loaders.newest_terms(count).load((self.tenant_id, self.site_id))
 
@@ -135,11 +141,8 @@ class SiteToken(Node):
 
     @strawberry.field(description="The site it enrols agents on.", graphql_type=_LazySite)
     async def site(self: SiteTokenRow, info: Info) -> SiteRow:
-        """One look-up for all tokens of a page."""
-        site = await info.context.loaders.site.load(self.site_id)
-        if site is None:
-            raise not_found()
-        return site
+        """Loads the site. One statement serves all tokens of a page."""
+        return _visible(await info.context.loaders.site.load(self.site_id))
 
     @strawberry.field(
         description="The agents that enrolled with it, newest first, revoked ones too.",
@@ -151,7 +154,7 @@ class SiteToken(Node):
         first: FirstArgument = DEFAULT_FIRST,
         after: AfterArgument = strawberry.UNSET,
     ) -> Page[AgentRow]:
-        """One statement for the agents of all tokens of a page, as long as each is asked for from its beginning."""
+        """Loads the agents. Without ``after``, one statement serves all tokens of a page."""
         bounds = check_page(first, after)
         context = info.context
         view = view_of(context.actor, self.tenant_id)
@@ -183,11 +186,11 @@ async def _newest_tokens(
     bounds = check_page(first, after)
     if bounds.after is not None:
         raise LookupError("a cursor is of one list")
-    seen = {tenant_id for tenant_id in {row.tenant_id for row in rows} if view_of(context.actor, tenant_id) is not None}
-    keys = [(row.tenant_id, row.id) for row in rows if row.tenant_id in seen]
+    visible = {id_ for id_ in {row.tenant_id for row in rows} if view_of(context.actor, id_) is not None}
+    keys = [(row.tenant_id, row.id) for row in rows if row.tenant_id in visible]
     loader = context.loaders.newest_tokens(bounds.first, selection_of(selected, "SiteToken"))
     pages = iter(await loader.load_many(keys))
-    return [next(pages) if row.tenant_id in seen else empty_page() for row in rows]
+    return [next(pages) if row.tenant_id in visible else empty_page() for row in rows]
 
 
 async def _boot_leases(rows: Sequence[SiteRow], context: RequestContext, _selected: Selected) -> Sequence[LeaseRow]:
@@ -216,14 +219,14 @@ class Site(Node):
         description="The site's tokens, newest first. They are its owner's: to others the list is empty.",
         graphql_type=Connection[SiteToken],
     )
-    @together(_newest_tokens, "tenant_id", "id")
+    @batched(_newest_tokens, "tenant_id", "id")
     async def site_tokens(
         self: SiteRow,
         info: Info,
         first: FirstArgument = DEFAULT_FIRST,
         after: AfterArgument = strawberry.UNSET,
     ) -> Page[SiteTokenRow]:
-        """One statement for the tokens of all sites of a page, as long as each is asked for from its beginning."""
+        """Loads the tokens. Without ``after``, one statement serves all sites of a page."""
         bounds = check_page(first, after)
         context = info.context
         view = view_of(context.actor, self.tenant_id)
@@ -237,7 +240,7 @@ class Site(Node):
         )
 
     @strawberry.field(description="Who may boot its machines, now and before.", graphql_type=BootLease)
-    @together(_boot_leases, "tenant_id", "id")
+    @batched(_boot_leases, "tenant_id", "id")
     async def boot_lease(self: SiteRow, info: Info) -> LeaseRow:
-        """One statement for all sites of a page."""
+        """Loads the boot lease. One statement serves all sites of a page."""
         return await info.context.loaders.lease.load((self.tenant_id, self.id))

@@ -1,4 +1,4 @@
-"""Relay: ``Node``, and connections over keyset pages (the Cursor Connections specification)."""
+"""The types of Relay: ``Node``, and connections over keyset pages (the Cursor Connections specification)."""
 
 from typing import Generic, TypeVar
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @strawberry.interface(description="An object with an id that is unique over all types.")
 class Node:
-    """What ``node(id:)`` finds."""
+    """An object that ``node(id:)`` finds."""
 
     id: strawberry.ID = strawberry.field(description="The id, unique over all types; its prefix tells the type.")
 
@@ -37,7 +37,7 @@ class Edge(Generic[T]):
     @strawberry.field(description="Where the item stands in this list; opaque, bound to its filter and order.")
     @derived
     def cursor(self: PageEdge) -> str:
-        """The row's cursor."""
+        """Returns the row's cursor."""
         return self.cursor_of(self.node)
 
 
@@ -51,17 +51,20 @@ class Connection(Generic[T]):
     @strawberry.field(description="Where the page stands in the list.", graphql_type=PageInfo)
     @derived
     def page_info(self: Page[T]) -> Page[T]:
-        """The page tells it itself."""
+        """Returns the page, which has the fields of ``PageInfo`` itself."""
         return self
 
     @strawberry.field(description="How many items the caller may see in the whole list; counted only if selected.")
     async def total_count(self: Page[T]) -> int:
-        """Counted by the list's own predicate."""
+        """Counts the rows by the list's own predicate."""
         return await self.total()
 
 
 def selection_of(selected: Selected | None, type_name: str) -> PageSelection:
-    """What a field that answers a connection of that type has to read; None: it is not known what is selected of it."""
+    """Returns the parts of a page that a field must read if it answers a connection of that type.
+
+    ``selected`` None means that the selection is not known. Then the field reads everything.
+    """
     if selected is None:
         return ALL
     edge, info = selected.members(f"{type_name}Edge"), selected.members("PageInfo")

@@ -1,4 +1,4 @@
-"""What the inputs of the schema demand beyond their GraphQL types: the engine words their faults by it."""
+"""The rules of inputs beyond their GraphQL types. The engine words the faults of inputs by them."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Scalars: ``DateTime`` in RFC 3339 and UTC, and ``SecretValue``, which goes in and never comes out."""
+"""Scalars: ``DateTime`` in RFC 3339 and UTC, and ``SecretValue``, which is an input and never an output."""
 
 from datetime import UTC, datetime
 from typing import NoReturn
@@ -16,12 +16,12 @@ SECRET_EXPECTATION = "must be a string of 1 to 65536 bytes of UTF-8"  # noqa: S1
 
 
 def parse_datetime(value: object) -> datetime:
-    """An RFC 3339 time with an offset. Raises GraphQLError, without the value."""
+    """Returns the time of RFC 3339 text with an offset, in UTC. Raises GraphQLError that does not quote the value."""
     try:
         parsed = datetime.fromisoformat(value) if isinstance(value, str) else None
         if parsed is not None and parsed.tzinfo is not None:
             return parsed.astimezone(UTC)
-    except (ValueError, OverflowError):  # no time, or one that in UTC is outside of the calendar
+    except (ValueError, OverflowError):  # the text is not a time, or in UTC the time is outside of the calendar
         pass
     raise GraphQLError(DATETIME_EXPECTATION)
 

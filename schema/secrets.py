@@ -1,4 +1,4 @@
-"""Secrets: metadata, the input that takes a value, and a payload that has none."""
+"""Secrets: the type of their metadata, the input that takes a value, and the payload, which has no value."""
 
 from datetime import datetime
 from typing import Annotated

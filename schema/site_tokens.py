@@ -1,4 +1,4 @@
-"""Site tokens: inputs and payloads. The type stands in :mod:`schema.nodes`."""
+"""Site tokens: inputs and payloads. The type is in :mod:`schema.nodes`."""
 
 from ipaddress import ip_network
 from typing import Annotated

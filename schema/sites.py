@@ -1,4 +1,4 @@
-"""Sites: inputs and payloads. The type stands in :mod:`schema.nodes`."""
+"""Sites: inputs and payloads. The type is in :mod:`schema.nodes`."""
 
 from typing import Annotated
 

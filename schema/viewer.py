@@ -1,4 +1,4 @@
-"""Who the caller is, and what it may do."""
+"""The viewer: the type that tells who the caller is and what it may do."""
 
 import strawberry
 

@@ -1,1 +1,4 @@
-"""What runs or reaches out: identity, decisions, hashing, secret stores, broker, relay and sinks, feed."""
+"""Services: parts of the server that keep state, run in the background, or reach out to other systems.
+
+They are identity, decisions, hashing, secret stores, the broker, the relay and its sinks, and the feed.
+"""

@@ -1,4 +1,4 @@
-"""Background work: what a server does again and again beside its requests."""
+"""Background work: jobs that a server repeats beside its requests, such as the sweep of expired boot leases."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 async def repeat(name: str, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-    """Does ``work`` every ``seconds``, for ever. While the database is out of reach it only logs that."""
+    """Runs ``work`` every ``seconds``, for ever. If the database is out of reach, it logs that and goes on."""
     while True:
         await asyncio.sleep(seconds)
         try:
@@ -24,7 +24,7 @@ async def repeat(name: str, seconds: float, work: Callable[[], Awaitable[None]])
 
 
 async def sweep(database: Database) -> None:
-    """Ends the boot leases that are over, with their events, and forgets used JWTs that are too old to come again."""
+    """Ends expired boot leases and publishes that, and deletes used JWTs that are too old to be accepted again."""
     while True:
         async with database.transaction() as tx:
             ended = await leases.end_expired(tx)

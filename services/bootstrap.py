@@ -1,6 +1,7 @@
-"""The first rows: the root tenant and its first administrator for `bcd init`, and the demo world of `bcd dev`.
+"""Makes the first rows: the root tenant and its administrator for `bcd init`, and the demo world of `bcd dev`.
 
-It runs as the owner of the tables, since the serving role cannot make tenants, identities or bindings.
+It also makes the keys and logins of `bcd iam`. It runs as the owner of the tables, because the serving role cannot make
+tenants, identities or bindings.
 """
 
 from typing import NamedTuple
@@ -15,11 +16,11 @@ from models.sensitive import BearerToken
 
 
 class AlreadyInitialisedError(Exception):
-    """The root tenant exists: its first key was shown when it was made, and cannot be shown again."""
+    """The root tenant exists already. Its first key was shown when it was made, and cannot be shown again."""
 
 
 class SubjectTakenError(Exception):
-    """An identity has one OIDC subject at most, and a subject one identity."""
+    """The subject belongs to another identity, or the identity has another subject. Each may have only one."""
 
 
 class NoSuchTenantError(Exception):
@@ -27,7 +28,7 @@ class NoSuchTenantError(Exception):
 
 
 async def initialise(database: Database) -> BearerToken:
-    """Make the root tenant and an identity with the role admin on the whole fleet; returns its API key, shown once.
+    """Makes the root tenant and an identity with the role admin on the whole fleet. Returns its API key, shown once.
 
     Raises AlreadyInitialisedError.
     """
@@ -69,9 +70,9 @@ _DEMO_SITES = (
 
 
 async def demo(database: Database, *, known: set[str]) -> dict[str, BearerToken]:
-    """Make what is missing of the demo world: tenants root, acme and globex, five sites, and four callers.
+    """Makes the missing parts of the demo world: tenants root, acme and globex, five sites, and four callers.
 
-    Returns new API keys, by name, for the callers that are not ``known``: those whose key the credentials file holds.
+    ``known`` names the callers whose API key the credentials file holds. Returns new keys, by name, for the others.
     """
     async with database.transaction() as tx:
         fresh = await add_tenant(tx, ROOT_TENANT_ID, "Platform")
@@ -88,7 +89,7 @@ async def demo(database: Database, *, known: set[str]) -> dict[str, BearerToken]
 
 
 async def add_caller(tx: Transaction, tenant_id: str, name: str, resource: Resource, role: Role) -> BearerToken:
-    """A new API key for the tenant's identity of that name, which is made if there is none, bound to a role.
+    """Returns a new API key for the tenant's identity of that name, with a role. Makes the identity if there is none.
 
     Raises NoSuchTenantError.
     """
@@ -96,9 +97,10 @@ async def add_caller(tx: Transaction, tenant_id: str, name: str, resource: Resou
 
 
 async def add_login(tx: Transaction, tenant_id: str, name: str, subject: str, resource: Resource, role: Role) -> None:
-    """Let an OIDC subject act as the tenant's identity of that name, which is made if there is none, with a role.
+    """Lets an OIDC subject act as the tenant's identity of that name, with a role. Makes the identity if there is none.
 
-    Raises NoSuchTenantError; SubjectTakenError if the subject acts as another identity, or another one as this.
+    Raises NoSuchTenantError. Raises SubjectTakenError if the subject already acts as another identity, or another
+    subject as this one.
     """
     identity_id = await _bound_identity(tx, tenant_id, name, resource, role)
     if not await identities.give_subject(tx, tenant_id, identity_id, subject):

@@ -1,4 +1,4 @@
-"""The secret broker: the only reader of the store, and the only one that can open what it holds.
+"""The secret broker: reads values from the secret store and hands them to agents. Nothing else can read them.
 
 Its pool acts as the role ``bc_broker``. That role can read ciphertexts and what the decision needs, and can write only
 the journal of hand-overs. The broker opens a value in memory and seals it at once to the agent's own key (HPKE, RFC
@@ -30,7 +30,7 @@ MAX_VERSION = 2**31 - 1
 
 
 class Handover(NamedTuple):
-    """A value on its way. Only the agent can open it."""
+    """A value that is sealed to the agent. Only the agent can open it."""
 
     reference: str
     version: int
@@ -38,7 +38,7 @@ class Handover(NamedTuple):
 
 
 class Broker:
-    """Hands values to agents. ``database`` acts as ``bc_broker``; ``keys_dir`` holds the private keys."""
+    """Hands values to agents. ``database`` acts as ``bc_broker``, and ``keys_dir`` holds the private keys."""
 
     def __init__(self, database: Database, keys_dir: Path) -> None:
         self._database = database
@@ -52,10 +52,11 @@ class Broker:
     async def hand_over(
         self, agent: Agent, reference: Reference | None, *, version: int | None, epoch: int, request_id: str
     ) -> Handover | None:
-        """Returns the value sealed to the agent, or None. Both write an audit row; a hand-over writes an event too.
+        """Returns the value sealed to the agent, or None if it is withheld.
 
         A value is handed over if the agent holds its site's lease under ``epoch`` and the site was granted the secret.
-        ``version`` None is the newest. Raises KeyFilesError if the private key is missing.
+        ``version`` None is the newest. Either outcome writes an audit row. A hand-over writes an event too. Raises
+        KeyFilesError if the private key is missing.
         """
         if reference is None or (version is not None and not 1 <= version <= MAX_VERSION):
             await self._withhold(agent, Withheld.NO_REFERENCE, request_id)

@@ -1,4 +1,4 @@
-"""The feed of delivered events: wakes live views and watchers, and reads for them what they may see.
+"""The feed of delivered events: wakes live views and watchers, and reads the events that each of them may see.
 
 The relay gives each delivered event the next position and notifies every server. A follower therefore asks PostgreSQL
 only when something happened. Followers with the same view share the statement. A follower that comes back with its last
@@ -41,7 +41,7 @@ class Feed:
         self.moved()
 
     async def head(self) -> int:
-        """Returns the newest position: where a follower begins that has not followed before."""
+        """Returns the newest position. A new follower begins there."""
         return await outbox.head(self._database)
 
     async def follow(
@@ -70,7 +70,7 @@ class Feed:
             self._moved.notify_all()
 
     async def _read(self, tenant_id: str, view: View, after: int) -> tuple[Sequence[FeedRow], int]:
-        """Returns the next batch and where it ends. Followers with the same view and position share one read."""
+        """Returns the next batch and its end position. Followers with the same view and position share one read."""
         key = (tenant_id, None if view.site_ids is None else tuple(view.site_ids), after, self._turn)
         pending = self._reads.get(key)
         if pending is None:

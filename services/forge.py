@@ -7,11 +7,12 @@ from typing import NamedTuple
 from models.errors import ApiError
 from models.ids import checksum, new_secret
 from models.sensitive import BearerToken, HashedToken, TokenSecret
-from services.hashing import Hasher, Pepper
+from services.hashing import Hasher
+from services.pepper import Pepper
 
 
 class Minted(NamedTuple):
-    """The secret half of a new token: the bearer for its owner, and what is stored instead of it."""
+    """The secret half of a new token: the bearer for its owner, and the hash and the tag that are stored instead."""
 
     bearer: BearerToken
     secret_hash: HashedToken

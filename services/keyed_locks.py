@@ -14,7 +14,7 @@ class KeyedLocks:
 
     @asynccontextmanager
     async def hold(self, name: str) -> AsyncIterator[bool]:
-        """Holds the lock of ``name``, and yields whether the caller had to wait. The last user frees its memory."""
+        """Holds the lock of ``name``, and yields whether the caller had to wait. An unused lock takes no memory."""
         lock = self._locks.setdefault(name, asyncio.Lock())
         waited = lock.locked()
         async with lock:

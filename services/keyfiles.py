@@ -1,7 +1,7 @@
 """The key files of a deployment: the token pepper, and the broker's key pair for sealing secret values.
 
-They stand outside the database, in ``BC_KEYS_DIR`` (0700). The API process reads the pepper and the broker's public
-half. The private half is opened by the broker alone.
+They are kept outside the database, in ``BC_KEYS_DIR`` (0700). The API process reads the pepper and the broker's public
+key. Only the broker opens the private key.
 """
 
 import os
@@ -19,18 +19,21 @@ BROKER_CURRENT = "broker-current"
 
 
 class KeyFilesError(Exception):
-    """A key file is missing or unusable. The text names the file and the mend, never its content."""
+    """A key file is missing or unusable. The text names the file and says what to do. It never holds the content."""
 
 
 class BrokerPublicKey(NamedTuple):
-    """The public half that the API seals values to, and the id by which the broker finds the private half."""
+    """The public key that the API seals values to, and the id by which the broker finds the private key."""
 
     id: str
     key: X25519PublicKey
 
 
 def create(folder: Path) -> None:
-    """Make what is missing in ``folder``; what exists is left alone. Every process of a deployment shares the files."""
+    """Makes the missing key files in ``folder``, and leaves existing ones alone.
+
+    Every process of a deployment shares the files.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
     if not (folder / PEPPER).exists():
@@ -40,8 +43,10 @@ def create(folder: Path) -> None:
 
 
 def rotate_broker_key(folder: Path) -> str:
-    """Make a new broker key pair and return its id. New values are sealed to it; older ones stay readable, as the
-    older private keys stay in the folder. A running server seals to the new key from its next start on.
+    """Makes a new broker key pair and returns its id.
+
+    New values are sealed to it. Older values stay readable, because the older private keys stay in the folder. A
+    running server seals to the new key from its next start on.
     """
     key = X25519PrivateKey.generate()
     key_id = f"bk_{base32(secrets.token_bytes(10))}"
@@ -58,7 +63,7 @@ def rotate_broker_key(folder: Path) -> str:
 
 
 def pepper(folder: Path) -> bytes:
-    """The 32 bytes of the token pepper. Raises KeyFilesError."""
+    """Returns the 32 bytes of the token pepper. Raises KeyFilesError."""
     content = _read(folder / PEPPER)
     if len(content) != 32:  # noqa: PLR2004 - the size of the key
         raise KeyFilesError(f"{folder / PEPPER} does not hold 32 bytes")
@@ -66,7 +71,7 @@ def pepper(folder: Path) -> bytes:
 
 
 def broker_public_key(folder: Path) -> BrokerPublicKey:
-    """The current public key of the broker. Raises KeyFilesError."""
+    """Returns the current public key of the broker. Raises KeyFilesError."""
     key_id = _read(folder / BROKER_CURRENT).decode("ascii", "replace")
     path = folder / f"broker-{key_id}.public"
     try:
@@ -79,7 +84,7 @@ def broker_public_key(folder: Path) -> BrokerPublicKey:
 
 
 def broker_private_key(folder: Path, key_id: str) -> X25519PrivateKey:
-    """The broker's private key ``key_id``. Called by the broker and by nothing else. Raises KeyFilesError."""
+    """Returns the broker's private key ``key_id``. Only the broker calls it. Raises KeyFilesError."""
     path = folder / f"broker-{key_id}.private"
     try:
         key = serialization.load_pem_private_key(_read(path), password=None)
@@ -98,7 +103,7 @@ def _read(path: Path) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a 0600 file in one step: a crash leaves the old content or the new, never half a key."""
+    """Writes a 0600 file in one step, so that a crash leaves the old content or the new, and never half a key."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:

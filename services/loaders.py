@@ -1,4 +1,4 @@
-"""Loaders of one request: they look up what many rows need by one statement, and each key once."""
+"""Loaders of one request: they look up related rows of many rows by one statement, and each key only once."""
 
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Generic, TypeVar
@@ -89,13 +89,13 @@ class Loaders:
 
 
 async def _sites(database: Database, actor: Actor, ids: Sequence[str]) -> dict[str, SiteRow]:
-    """Returns those of the sites that the caller sees as any tenant."""
-    found: dict[str, SiteRow] = {}
+    """Returns the sites that the caller sees as any tenant, by id."""
+    rows: dict[str, SiteRow] = {}
     for view in widest_views(actor):
-        found |= await sites.find_many(database, view, ids)
-    return found
+        rows |= await sites.find_many(database, view, ids)
+    return rows
 
 
-async def _in_order(ids: Sequence[str], finding: Awaitable[dict[str, V]]) -> list[V | None]:
-    found = await finding
-    return [found.get(id_) for id_ in ids]
+async def _in_order(ids: Sequence[str], look_up: Awaitable[dict[str, V]]) -> list[V | None]:
+    rows = await look_up
+    return [rows.get(id_) for id_ in ids]

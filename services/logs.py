@@ -1,4 +1,4 @@
-"""Logging: structured, one line an entry. It never holds a header, a variable, a body or a value."""
+"""Logging: structured, one line for each entry. The log never holds a header, a variable, a body or a value."""
 
 import logging
 import sys
@@ -13,8 +13,10 @@ from settings import Settings
 log = structlog.get_logger(__name__)
 
 _OURS = ("app", "cli", "database", "doors", "engine", "models", "request", "resolvers", "schema", "services")
-"""The loggers that may log below the level of warnings. Other libraries do not know what must stay out of a log: the
-WebSocket library would log headers and frames, and uvicorn the query of a WebSocket's address.
+"""The loggers that may log below the level of warnings.
+
+Other libraries do not know what must stay out of a log. The WebSocket library would log headers and frames, and uvicorn
+the query of a WebSocket's address.
 """
 
 

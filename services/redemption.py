@@ -15,12 +15,13 @@ from models.fleet.redemption import Presented, Refusal, Refused
 from models.fleet.site_tokens import SiteTokenRow
 from models.ids import parse_bearer
 from models.sensitive import BearerToken, HashedToken
-from services.hashing import Hasher, Pepper
+from services.hashing import Hasher
+from services.pepper import Pepper
 
 REDEMPTIONS = Counter("bc_site_token_redemptions_total", "Redemptions of site tokens, by outcome.", ["outcome"])
 
 _NO_TOKEN = ("jt_", "")
-"""An id that no token has, and a secret for it: a malformed bearer takes the same steps as an unknown one."""
+"""An id that no token has, and a secret for it, so that a malformed bearer takes the same steps as an unknown one."""
 
 
 class Redemption:
@@ -39,7 +40,7 @@ class Redemption:
         return row
 
     async def check_alive(self) -> None:
-        """Raises Refused if the token is revoked or expired by now. A retry is then not answered either."""
+        """Raises Refused if the token is revoked or expired by now. Then a retry is refused too."""
         await redemption.check_alive(self.tx, self.token)
 
 
@@ -67,12 +68,12 @@ class Redeemer:
             rehash = await self._verify(token, secret)
             async with self._database.transaction() as tx:
                 await redemption.lock(tx, token)
-                redeemed = Redemption(tx, token, rehash)
-                yield redeemed
+                current = Redemption(tx, token, rehash)
+                yield current
         except Refused as refused:
             REDEMPTIONS.labels(refused.reason.value).inc()
             raise
-        if redeemed.counted:
+        if current.counted:
             REDEMPTIONS.labels("ok").inc()
 
     async def identify(self, bearer: BearerToken, *, thumbprint: str = "") -> tuple[Presented, str]:
@@ -88,7 +89,7 @@ class Redeemer:
             raise Refused(Refusal.MALFORMED)
         if not matches:
             raise Refused(Refusal.WRONG_SECRET if token else Refusal.UNKNOWN, token)
-        if token is None:  # pragma: no cover - a guess of 256 bits
+        if token is None:  # pragma: no cover - needs a right guess of 256 bits
             raise Refused(Refusal.UNKNOWN)
         return token, secret
 

@@ -1,7 +1,7 @@
-"""Refused enrolments on their way to the audit trail of the token's owner.
+"""Puts refused enrolments on the audit trail of the token's owner, in batches.
 
-They are written in batches a moment later, not by the request: a refusal of a known token that took a transaction
-longer than one of an unknown token would tell which ids exist.
+The request does not write the row itself. The refusal of a known token would then take one transaction longer than the
+refusal of an unknown one, and the time would tell which ids exist.
 """
 
 from collections import deque
@@ -19,21 +19,24 @@ MAX_WAITING = 10_000
 
 
 class Refusals:
-    """The audit rows that wait. What waits is lost if the process is killed; what counts refusals is not."""
+    """Keeps audit rows until ``flush`` writes them. If the process is killed, these rows are lost.
+
+    Metrics count a refusal at once, and do not depend on these rows.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._waiting: deque[tuple[Audit, dict[str, Any]]] = deque()
 
     def add(self, entry: Audit, data: dict[str, Any]) -> None:
-        """Put a row on its way. No statement runs."""
+        """Adds a row for the next ``flush``. Runs no statement."""
         if len(self._waiting) >= MAX_WAITING:
             LOST.inc()
             return
         self._waiting.append((entry, data))
 
     async def flush(self) -> None:
-        """Write what waits, in one transaction; what could not be written waits on."""
+        """Writes the waiting rows in one transaction. If that fails, they stay for the next call."""
         batch = list(self._waiting)
         if not batch:
             return

@@ -33,11 +33,11 @@ class Relay:
         self._woken = asyncio.Event()
 
     def wake(self, _payload: str = "") -> None:
-        """Says that events were committed, or may have been while notifications were lost."""
+        """Makes the relay read the outbox now: events were committed, or notifications of them may have been lost."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Delivers for ever, over lost connections and a failing sink. Cancel it to end."""
+        """Delivers until it is cancelled. Lost connections and failures of the sink do not end it."""
         while True:
             try:
                 await self._lead()

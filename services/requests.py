@@ -1,4 +1,4 @@
-"""Requests as operations get them, by the kind of caller: an operator, a site agent, or a visitor not yet known."""
+"""The requests that operations get, one class for each kind of caller: operator, anonymous visitor and site agent."""
 
 import time
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class RequestContext:
     __slots__ = ("_loaders", "_proof", "actor", "request_id", "services")
 
     def __init__(self, actor: Actor, request_id: str, services: Services, proof: BearerToken | Login) -> None:
-        """``proof`` shows who the actor is: an API key, or a login, which expires."""
+        """``proof`` is the credential that proved the actor: an API key, or a login, which expires."""
         self.actor = actor
         self._proof = proof
         self.request_id = request_id
@@ -32,7 +32,7 @@ class RequestContext:
         return RequestContext(self.actor, request_id, self.services, self._proof)
 
     async def reauthenticate(self) -> Actor | None:
-        """Returns whom the proof belongs to now, or None. Long-lived streams call this repeatedly."""
+        """Returns the actor that the proof belongs to now, or None. Long-lived streams call this repeatedly."""
         keyring = self.services.callers.keyring
         if isinstance(self._proof, BearerToken):
             return await keyring.by_key(self._proof)
@@ -42,7 +42,7 @@ class RequestContext:
 
     @property
     def until(self) -> float | None:
-        """When the proof expires, by the monotonic clock. None: an API key does not."""
+        """When the proof expires, by the monotonic clock. None for an API key, which does not expire."""
         return None if isinstance(self._proof, BearerToken) else self._proof.until
 
     @property
@@ -57,7 +57,7 @@ class RequestContext:
 class AnonymousRequest:
     """A request at the agents' door by a caller who is not known yet.
 
-    ``address`` is the peer's, or what a trusted proxy reports.
+    ``address`` is the peer's, or the one that a trusted proxy reports.
     """
 
     address: str | None
@@ -87,7 +87,7 @@ class AgentRequest(AnonymousRequest):
     agent: Agent
 
     def audit(self, operation: str, action: str) -> Audit:
-        """Returns the audit row of what the agent does to its site. The credential itself allows it."""
+        """Returns the audit row of an agent's action on its site. The credential itself allows the action."""
         return Audit(
             tenant_id=self.agent.tenant_id,
             actor=self.agent.id,

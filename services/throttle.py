@@ -1,7 +1,7 @@
-"""Failed tries of enrolment, limited by address and by token, within this process.
+"""Limits failed enrolments by address and by token, within this process.
 
-Only failures count, and only they are refused by token: whoever brings the right secret is not shut out by others'
-guesses at it. An address that failed too often is refused before anything of its request is looked at.
+Only failures count. The limit by token refuses only failures too: other callers' wrong guesses do not shut out the
+caller that has the right secret. An address that failed too often is refused before its request is looked at.
 """
 
 import math
@@ -15,7 +15,7 @@ from limits.aio.strategies import MovingWindowRateLimiter
 from models.errors import ApiError, ErrorCode
 
 IPV6_PREFIX = 64
-"""What one subscriber of IPv6 has: its addresses count as one."""
+"""The prefix length of one subscriber's IPv6 network. All addresses of such a network count as one."""
 
 
 class Throttle:
@@ -27,19 +27,19 @@ class Throttle:
         self._per_token = RateLimitItemPerMinute(per_token)
 
     async def check(self, address: str | None) -> None:
-        """Raise ApiError RESOURCE_EXHAUSTED if the address failed too often."""
+        """Raises ApiError RESOURCE_EXHAUSTED if the address failed too often."""
         origin = _origin(address)
         if not await self._limiter.test(self._per_address, "address", origin):
             raise await self._exhausted(self._per_address, "address", origin)
 
     async def failed(self, address: str | None, token_id: str | None) -> None:
-        """Count a failure. Raises ApiError RESOURCE_EXHAUSTED if it is one too many for its address or its token."""
-        counted = [(self._per_address, "address", _origin(address))]
+        """Counts a failure. Raises ApiError RESOURCE_EXHAUSTED if its address or its token has too many."""
+        limits = [(self._per_address, "address", _origin(address))]
         if token_id is not None:
-            counted.append((self._per_token, "token", token_id))
-        over = [limit for limit in counted if not await self._limiter.hit(*limit)]
-        if over:
-            raise await self._exhausted(*over[0])
+            limits.append((self._per_token, "token", token_id))
+        exceeded = [limit for limit in limits if not await self._limiter.hit(*limit)]
+        if exceeded:
+            raise await self._exhausted(*exceeded[0])
 
     async def _exhausted(self, limit: RateLimitItem, kind: str, name: str) -> ApiError:
         stats = await self._limiter.get_window_stats(limit, kind, name)

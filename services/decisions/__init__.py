@@ -1,4 +1,4 @@
-"""Decision points: who decides whether a caller may make a change.
+"""Decision points: they decide whether a caller may make a change.
 
 A new kind of decision point is one file in this package and one line in ``DECISION_POINTS``.
 """
@@ -12,10 +12,10 @@ from services.decisions.builtin import BindingDecisionPoint
 
 
 class DecisionPoint(Protocol):
-    """Decides mutations. It may be a remote service, so it is never awaited inside a transaction."""
+    """Decides about mutations. It may be a remote service, so it is never awaited inside a transaction."""
 
     async def decide(self, actor: Actor, action: Action, resource: Resource) -> bool:
-        """Returns whether ``actor`` may do ``action`` on ``resource``. Raises UNAVAILABLE if it cannot tell."""
+        """Returns whether ``actor`` may do ``action`` on ``resource``. Raises UNAVAILABLE if it cannot decide."""
 
 
 DECISION_POINTS: dict[str, Callable[[Database], DecisionPoint]] = {"builtin": BindingDecisionPoint}

@@ -1,4 +1,4 @@
-"""The built-in decision point: decides by the role bindings in PostgreSQL."""
+"""The built-in decision point, which decides by the role bindings in PostgreSQL."""
 
 from database.pool import Database
 from models.access import identities
@@ -6,7 +6,7 @@ from models.access.iam import Action, Actor, Resource, allowed_actions
 
 
 class BindingDecisionPoint:
-    """Decides by the role bindings as PostgreSQL holds them now, not as the keyring's cache remembers them."""
+    """Decides by the role bindings that PostgreSQL holds now, and not by those in the keyring's cache."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Identity: who calls. API keys, logins of trusted issuers, and agents' JWTs.
+"""Identity: finds out who calls, by API keys, logins of trusted issuers, and agents' JWTs.
 
 A new kind of issuer is one file in this package and one line in ``ISSUERS``.
 """
@@ -24,22 +24,22 @@ class Issuer(Protocol):
     async def verify(self, credential: BearerToken) -> Login | None:
         """Returns the login that ``credential`` proves, or None for any other credential.
 
-        Raises ApiError UNAVAILABLE if it cannot tell because the issuer is out of reach.
+        Raises ApiError UNAVAILABLE if the login cannot be checked because the issuer is out of reach.
         """
 
     async def refresh(self) -> None:
         """Reads the issuer's keys again."""
 
     async def close(self) -> None:
-        """Ends what still runs."""
+        """Ends the requests to the issuer that still run."""
 
 
 ISSUERS: dict[str, Callable[[Settings], Issuer | None]] = {"oidc": oidc.Issuer.open}
-"""Every kind of issuer, by name. Each is opened by the settings, which may name none of its kind."""
+"""Every kind of issuer, by name. Each function opens the issuer that the settings name, or returns None without one."""
 
 
 class Callers(NamedTuple):
-    """Finds out who calls."""
+    """The parts that find out who calls."""
 
     keyring: Keyring
     agents: AgentKeyring

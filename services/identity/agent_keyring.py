@@ -1,7 +1,7 @@
 """The agent keyring: verifies agents' JWTs (RFC 7519), each signed by the agent's Ed25519 key and good for one request.
 
-The process keeps only which public keys an agent may have, and a key never changes. PostgreSQL decides everything else
-when it takes the JWT: see :mod:`models.fleet.agent_jwts`. JWTs that arrive in the same event loop iteration share that
+The process caches only the public keys of each agent, and a key never changes. PostgreSQL decides everything else when
+it takes the JWT: see :mod:`models.fleet.agent_jwts`. JWTs that arrive in the same event loop iteration share that
 statement.
 """
 
@@ -60,7 +60,7 @@ _EDDSA = _EdDsa(algorithms=["EdDSA"])
 
 
 class AgentKeyring:
-    """BatchLoader agents' JWTs into agents."""
+    """Verifies agents' JWTs, and finds the agents that they belong to."""
 
     def __init__(self, database: Database, *, ttl_seconds: float) -> None:
         self._database = database
@@ -92,7 +92,7 @@ class AgentKeyring:
         return True
 
     async def taken(self, jwt: AgentJwt, *, address: str | None) -> None:
-        """Notes that a JWT was taken: the first use of its key, and where its agent was seen."""
+        """Records a JWT that was taken: the first use of its key, and the address where its agent was seen."""
         if not jwt.key.used:
             async with self._database.transaction() as tx:
                 await agent_keys.record_first_use(tx, jwt.agent, jwt.key.thumbprint)
@@ -100,7 +100,7 @@ class AgentKeyring:
         self._seen[jwt.agent.id] = address
 
     async def prove(self, agent: Agent, proof: str, key: OKPKey) -> bool:
-        """Returns whether ``proof`` is a JWS by ``key`` for this agent's rotation, at most a minute old and unused."""
+        """Returns whether ``proof`` is a JWS by ``key`` for this agent's rotation, unused and at most a minute old."""
         try:
             claims = jwt.decode(proof.encode(), key, registry=_EDDSA).claims
             if claims["agentId"] != agent.id or claims["aud"] != ROTATION_AUDIENCE:
@@ -111,7 +111,7 @@ class AgentKeyring:
         current = await self._load(agent.id)
         if dated is None or current is None:
             return False
-        # PostgreSQL takes the proof's id under a key that is in force: the new key is not stored yet.
+        # PostgreSQL takes the proof's id under a key that is in force, because the new key is not stored yet.
         return bool(await self._takes.load(None, AgentJwt(agent, next(key for key in current.keys if key.used), dated)))
 
     async def flush_last_seen(self) -> None:
@@ -183,10 +183,10 @@ def _claims(signed: jws.CompactSignature, agent_id: str) -> Claims | None:
         issued_at = _number(claims["iat"])
         if not 0 < _number(claims["exp"]) - issued_at <= LIFETIME_SECONDS:
             return None
-        of_agent: Any = {"essential": True, "value": agent_id}
+        is_agent: Any = {"essential": True, "value": agent_id}
         # The database's clock judges the age. Here the claims must be valid at their own time of issue.
         registry = JWTClaimsRegistry(
-            now=int(issued_at), iss=of_agent, sub=of_agent, aud={"essential": True, "value": AUDIENCE}
+            now=int(issued_at), iss=is_agent, sub=is_agent, aud={"essential": True, "value": AUDIENCE}
         )
         registry.validate(claims)
     except (JoseError, ValueError, TypeError, KeyError):

@@ -31,7 +31,7 @@ class _Kept(NamedTuple):
 
 
 class Keyring:
-    """BatchLoader credentials into actors."""
+    """Finds the actors that credentials belong to, and keeps them for a few seconds."""
 
     def __init__(self, database: Database, *, ttl_seconds: float) -> None:
         self._database = database
@@ -41,7 +41,7 @@ class Keyring:
         self._forgotten = 0
 
     def known(self, credential: BearerToken) -> Actor | None:
-        """Returns the actor of an API key that is kept, or None: then call `by_key`. Awaits nothing."""
+        """Returns the actor of an API key that is kept, else None. The caller then awaits ``by_key``."""
         return self._recall(_digest(credential))
 
     async def by_key(self, credential: BearerToken) -> Actor | None:
@@ -70,7 +70,7 @@ class Keyring:
         return None if row is None else self._keep(subject, row, None, forgotten)
 
     def forget(self, identity_id: str | None = None) -> None:
-        """Drops what is kept of an identity, or everything. Called on each notification, and after a gap in them."""
+        """Drops the kept credentials of an identity, or all. Called on each notification, and after a gap in them."""
         self._forgotten += 1
         self._kept = {
             key: kept

@@ -1,8 +1,9 @@
-"""OIDC logins: a JWT of the one issuer that is trusted, proven by the public keys that the issuer publishes.
+"""Verifies OIDC logins: JWTs of the one trusted issuer, by the public keys that the issuer publishes.
 
-The keys are kept for as long as the issuer cannot be asked, asked for anew every few minutes, since a withdrawn one
-must stop, and asked for at once, but at a bounded rate, when a JWT names one that is not known. Who a proven subject
-is, and what it may do, is IAM's to say: see :meth:`models.keyring.Keyring.by_subject`.
+The server fetches the keys again every few minutes, because a withdrawn key must stop working. It fetches them at once,
+but at a bounded rate, when a JWT names an unknown key. While the issuer is out of reach, the server keeps the keys that
+it has. IAM decides which identity a proven subject is, and what it may do: see
+:meth:`services.identity.keyring.Keyring.by_subject`.
 """
 
 import asyncio
@@ -34,27 +35,30 @@ _KEY_TYPES: dict[object, type[PublicKey]] = {"RSA": RSAKey, "EC": ECKey, "OKP": 
 ALGORITHMS = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA"}
 )
-"""Signatures by private keys alone: with ``none`` or an HMAC, whoever knows what is public could sign."""
+"""The algorithms that sign with a private key. With ``none`` or an HMAC, anybody who knows public keys could sign."""
 
 TYPES = frozenset({"jwt", "at+jwt", "application/at+jwt"})
-"""What ``typ`` may say, in lower case. Other JWTs, an agent's among them, have a type of their own for that reason."""
+"""The accepted values of the header ``typ``, in lower case.
+
+Other kinds of JWTs, such as an agent's, have another type, so that they are not taken for logins.
+"""
 
 MAX_CHARACTERS = 16_384
 SUBJECT_PATTERN = r"[ -~]{1,255}"
-"""ASCII, as OpenID Connect Core has it."""
+"""ASCII, at most 255 characters (OpenID Connect Core, section 2)."""
 
 MIN_RSA_BITS = 2048
 LEEWAY_SECONDS = 10
-"""How far the issuer's clock and this one may be apart."""
+"""The largest accepted difference between the issuer's clock and this server's."""
 
 LONGEST_SECONDS = 86_400.0
-"""A stream ends after a day even if its JWT does not."""
+"""The longest time that a login lasts. A stream ends after a day even if its JWT is still valid."""
 
 KEYS_SECONDS = 300.0
-"""The keys are asked for this often."""
+"""The time between two fetches of the keys."""
 
 PAUSE_SECONDS = 10.0
-"""Unknown keys make this server ask again at most this often: their names are anybody's word."""
+"""The shortest time between two fetches for unknown keys. Anybody can send a JWT that names an unknown key."""
 
 FETCH_SECONDS = 3.0
 MAX_DOCUMENT_BYTES = 262_144
@@ -63,16 +67,17 @@ _MALFORMED = (JoseError, ValueError, TypeError, KeyError, AttributeError, Recurs
 
 
 class Login(NamedTuple):
-    """A proven login: ``subject`` is ``iss|sub``, and ``until`` the end of it, by this process's monotonic clock."""
+    """A proven login. ``subject`` is ``iss|sub``, and ``until`` is its end by this process's monotonic clock."""
 
     subject: str
     until: float
 
 
 class _Asymmetric(JWSRegistry):
-    """ALGORITHMS alone, and without the library's warning that the name EdDSA leaves the curve open: the key says it.
+    """Accepts ALGORITHMS alone, and ignores unknown header members.
 
-    Unknown header members are passed over, as RFC 7515 wants it; issuers put certificates and nonces there.
+    Issuers put certificates and nonces into the header, and RFC 7515 requires that unknown members are ignored. The
+    library warns that the name EdDSA leaves the curve open. This class gives no such warning: the key names the curve.
     """
 
     max_header_length = 4096
@@ -87,7 +92,7 @@ _REGISTRY = _Asymmetric(strict_check_header=False)
 
 
 class _Claimed(NamedTuple):
-    """A JWT that says that it is a login for us; nothing of it is proven."""
+    """A JWT that claims to be a login. Nothing in it is proven."""
 
     signed: jws.CompactSignature
     kid: str | None
@@ -100,14 +105,14 @@ class Issuer:
     refresh_seconds = KEYS_SECONDS
 
     def __init__(self, issuer: str, *, audience: str, jwks_url: str | None) -> None:
-        """``audience`` is what JWTs for this API carry in ``aud``; without ``jwks_url`` the issuer is asked for it."""
+        """``audience`` is the ``aud`` of JWTs for this API. Without ``jwks_url``, OpenID Connect Discovery finds it."""
         self._issuer = issuer
         self._audience = audience
         self._jwks_url = jwks_url
         self._keys: dict[str | None, PublicKey] = {}
         self._reached = False
-        self._look: asyncio.Task[None] | None = None
-        self._next_look = 0.0
+        self._fetch: asyncio.Task[None] | None = None
+        self._next_fetch = 0.0
 
     @classmethod
     def open(cls, settings: Settings) -> Self | None:
@@ -117,9 +122,9 @@ class Issuer:
         return cls(settings.oidc_issuer, audience=settings.oidc_audience, jwks_url=settings.oidc_jwks_url)
 
     async def verify(self, credential: BearerToken) -> Login | None:
-        """The login that ``credential`` proves; None for any other credential.
+        """Returns the login that ``credential`` proves, or None for any other credential.
 
-        Raises ApiError UNAVAILABLE if the key that it names is not known and the issuer cannot be asked.
+        Raises ApiError UNAVAILABLE if the credential names an unknown key and the issuer is out of reach.
         """
         claimed = _parse(credential)
         if claimed is None or claimed.claims.get("iss") != self._issuer:
@@ -130,8 +135,8 @@ class Issuer:
         return self._login(claimed.claims)
 
     async def refresh(self) -> None:
-        """Ask the issuer for its keys; if it does not tell them, those that are known stay."""
-        import httpx  # the start of a server without an issuer does not wait for it
+        """Fetches the issuer's keys. If that fails, it logs a warning and keeps the known keys."""
+        import httpx  # here, so that a server without an issuer starts without importing it
 
         try:
             async with asyncio.timeout(FETCH_SECONDS), httpx.AsyncClient(timeout=FETCH_SECONDS) as client:
@@ -141,21 +146,25 @@ class Issuer:
             self._reached = False
             log.warning("oidc.keys_unavailable", issuer=self._issuer, error=type(error).__name__)
         finally:
-            self._next_look = time.monotonic() + PAUSE_SECONDS
+            self._next_fetch = time.monotonic() + PAUSE_SECONDS
 
     async def close(self) -> None:
-        """Stop asking."""
-        if self._look is not None:
-            self._look.cancel()
+        """Ends a fetch that still runs."""
+        if self._fetch is not None:
+            self._fetch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._look
+                await self._fetch
 
     async def _key(self, kid: str | None) -> PublicKey | None:
-        """The key of that name, which is None for the one without a name."""
+        """Returns the key of that name, or None if there is none. The name None is that of a key without a name.
+
+        Raises ApiError UNAVAILABLE if the key is unknown and the issuer is out of reach.
+        """
         if kid not in self._keys:
-            if self._look is None or (self._look.done() and time.monotonic() >= self._next_look):
-                self._look = asyncio.ensure_future(self.refresh())
-            await asyncio.shield(self._look)  # it serves all who wait, so it does not end with the first who leaves
+            if self._fetch is None or (self._fetch.done() and time.monotonic() >= self._next_fetch):
+                self._fetch = asyncio.ensure_future(self.refresh())
+            # All callers share the fetch, so the cancellation of one of them must not end it.
+            await asyncio.shield(self._fetch)
         if kid not in self._keys and not self._reached:
             raise ApiError(
                 ErrorCode.UNAVAILABLE,
@@ -165,7 +174,10 @@ class Issuer:
         return self._keys.get(kid)
 
     async def _keys_url(self, client: "httpx.AsyncClient") -> str:
-        """Where the keys are, by setting or by OpenID Connect Discovery. Raises ValueError if the answer is odd."""
+        """Returns the URL of the keys, from the settings or by OpenID Connect Discovery.
+
+        Raises ValueError if the discovered document is of another issuer, or its URL is not secure.
+        """
         if self._jwks_url is not None:
             return self._jwks_url
         document = await _document(client, f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
@@ -174,8 +186,8 @@ class Issuer:
         return secure_url(document["jwks_uri"])
 
     def _login(self, claims: dict[str, Any]) -> Login | None:
-        """What proven claims come to now."""
-        needed: dict[str, Any] = {
+        """Returns the login that proven claims stand for, or None if they are not valid now or not for this API."""
+        required: dict[str, Any] = {
             "iss": {"essential": True, "value": self._issuer},
             "aud": {"essential": True, "value": self._audience},
             "sub": {"essential": True},
@@ -183,22 +195,22 @@ class Issuer:
         }
         now = time.time()
         try:
-            JWTClaimsRegistry(now=int(now), leeway=LEEWAY_SECONDS, **needed).validate(claims)
+            JWTClaimsRegistry(now=int(now), leeway=LEEWAY_SECONDS, **required).validate(claims)
         except _MALFORMED:
             return None
         if not re.fullmatch(SUBJECT_PATTERN, claims["sub"]):
             return None
-        left = min(claims["exp"] + LEEWAY_SECONDS - now, LONGEST_SECONDS)
-        return Login(subject_of(self._issuer, claims["sub"]), time.monotonic() + left)
+        seconds = min(claims["exp"] + LEEWAY_SECONDS - now, LONGEST_SECONDS)
+        return Login(subject_of(self._issuer, claims["sub"]), time.monotonic() + seconds)
 
 
 def subject_of(issuer: str, sub: str) -> str:
-    """The name of a login in IAM. ``sub`` alone names nobody: another issuer may use it for somebody else."""
+    """Returns the name of a login in IAM. ``sub`` alone is not enough: another issuer may use it for somebody else."""
     return f"{issuer}|{sub}"
 
 
 def _parse(credential: BearerToken) -> _Claimed | None:
-    """The JWT, its signature unchecked: it says which key would prove it."""
+    """Returns the JWT with its signature unchecked, or None for anything else. Its header names the key to check it."""
     text = credential.reveal()
     if text.count(".") != 2 or len(text) > MAX_CHARACTERS:  # noqa: PLR2004 - header.payload.signature
         return None
@@ -216,7 +228,7 @@ def _parse(credential: BearerToken) -> _Claimed | None:
 
 
 def _signed_by(signed: jws.CompactSignature, key: PublicKey) -> bool:
-    """Whether ``key`` made the signature, by an algorithm that is for this kind of key and that it allows."""
+    """Returns whether ``key`` made the signature, by an algorithm for this kind of key that the key allows."""
     try:
         return jws.validate_compact(signed, key, registry=_REGISTRY)
     except _MALFORMED:
@@ -224,11 +236,15 @@ def _signed_by(signed: jws.CompactSignature, key: PublicKey) -> bool:
 
 
 async def _document(client: "httpx.AsyncClient", url: str) -> dict[str, Any]:
-    """The JSON object at ``url``. Raises httpx.HTTPError, or ValueError for anything else."""
+    """Returns the JSON object at ``url``.
+
+    Raises httpx.HTTPError if it cannot be fetched, ValueError if it is too large or not JSON, and TypeError if it is
+    not an object.
+    """
     body = bytearray()
-    async with client.stream("GET", url, headers={"accept": "application/json"}) as answer:
-        answer.raise_for_status()
-        async for chunk in answer.aiter_bytes():
+    async with client.stream("GET", url, headers={"accept": "application/json"}) as response:
+        response.raise_for_status()
+        async for chunk in response.aiter_bytes():
             body += chunk
             if len(body) > MAX_DOCUMENT_BYTES:
                 raise ValueError("the document is too large")
@@ -239,27 +255,31 @@ async def _document(client: "httpx.AsyncClient", url: str) -> dict[str, Any]:
 
 
 def _public_keys(document: dict[str, Any]) -> dict[str | None, PublicKey]:
-    """The keys of a JWK set that check signatures, by name. What else stands in it is for others, and no error.
+    """Returns the keys of a JWK set that check signatures, by name. Other members of the set are ignored.
 
-    Raises ValueError if there is none: an issuer's mistake must not lock everybody out.
+    Raises ValueError if there is no such key, so that the known keys stay: an issuer's mistake must not lock everybody
+    out.
     """
     keys: dict[str | None, PublicKey] = {}
-    for given in document["keys"]:
-        if isinstance(given, dict) and (key := _public_key(given)) is not None:
+    for jwk in document["keys"]:
+        if isinstance(jwk, dict) and (key := _public_key(jwk)) is not None:
             keys[key.kid] = key
     if not keys:
         raise ValueError("there is no key for signatures")
     return keys
 
 
-def _public_key(given: dict[str, Any]) -> PublicKey | None:
-    """The key of a JWK; None for a symmetric, short, unknown or malformed one, and for one that is not for signing."""
+def _public_key(jwk: dict[str, Any]) -> PublicKey | None:
+    """Returns the key of a JWK.
+
+    Returns None for a symmetric, short, unknown or malformed key, and for one that is not for signatures.
+    """
     try:
-        kind = _KEY_TYPES.get(given["kty"])
-        if kind is None or given.get("use", "sig") != "sig":
+        kind = _KEY_TYPES.get(jwk["kty"])
+        if kind is None or jwk.get("use", "sig") != "sig":
             return None
-        if kind is RSAKey and len(given["n"]) * 6 < MIN_RSA_BITS:  # six bits a letter
+        if kind is RSAKey and len(jwk["n"]) * 6 < MIN_RSA_BITS:  # a character of base64url holds six bits
             return None
-        return kind.import_key(given)
+        return kind.import_key(jwk)
     except _MALFORMED:
         return None

@@ -2,7 +2,7 @@
 
 Each value has its own data key (AES-256-GCM-SIV), which HPKE (RFC 9180, base mode, X25519) wraps to the broker's key.
 The reference and the version are bound to both, so that no stored row can pass for another one. This module can only
-seal: opening needs the private key, which only the broker reads.
+seal values. Opening them needs the private key, which only the broker reads.
 """
 
 import secrets
@@ -23,7 +23,7 @@ NONCE_BYTES = 12
 
 
 def binding(reference: str, version: int) -> bytes:
-    """Returns the associated data that ties a sealed value to its place. A reference holds no newline."""
+    """Returns the associated data that ties a sealed value to its reference and version. No reference has a newline."""
     return f"better-compute/secret-store/v1\n{reference}\n{version}".encode()
 
 
@@ -39,7 +39,7 @@ class LocalStore:
         return cls(broker_public_key(settings.keys_dir))
 
     async def put(self, tx: Transaction, reference: str, version: int, value: SecretValue) -> None:
-        """Stores ``value`` as ``version`` of ``reference``, in the transaction that gives out the version."""
+        """Stores ``value`` as ``version`` of ``reference``, in the transaction that assigns the version."""
         await insert_sealed(tx, reference, version, self._seal(reference, version, value))
 
     def _seal(self, reference: str, version: int, value: SecretValue) -> Sealed:

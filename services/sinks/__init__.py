@@ -8,10 +8,10 @@ from services.sinks.log import LogSink
 
 
 class Sink(Protocol):
-    """Takes events and keeps their order. After a crash it may see an event twice, under the same id."""
+    """Takes events and keeps their order. After a crash it may get an event twice, under the same id."""
 
     async def deliver(self, events: Sequence[Delivery]) -> None:
-        """Takes the events. Raises if any of them was not taken: then all of them come again."""
+        """Takes the events. Raises if it did not take every one. The relay then delivers all of them again."""
 
 
 SINKS: dict[str, Callable[[], Sink]] = {"log": LogSink}

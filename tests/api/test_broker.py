@@ -1,4 +1,4 @@
-"""The secret broker: whom a value reaches, what everybody else gets, and where it never is."""
+"""Tests the secret broker: which agents it gives a value to, what all others get, and where no value may appear."""
 
 import base64
 from typing import Any
@@ -28,33 +28,33 @@ VALUE = "calvin\n\u00e9 sentinel-8d1f"
 
 
 async def put(world: World, value: str = VALUE, *, tenant: str = "acme", name: str = "bmc/root", **more: Any) -> str:
-    """A secret; its reference."""
+    """Stores a secret and returns its reference."""
     answer = await world.post(ADMINS[tenant], "secrets/put", {"tenantId": tenant, "name": name, "value": value} | more)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["reference"])
 
 
 async def grant(world: World, site: str, reference: str = REFERENCE, tenant: str = "acme") -> httpx.Response:
-    """The answer of a grant."""
+    """Grants a secret to a site and returns the response."""
     given = {"tenantId": tenant, "reference": reference, "siteId": await world.site_id(site)}
     return await world.post(ADMINS[tenant], "secrets/grant", given)
 
 
 async def holder(world: World, site: str = "Acme Berlin") -> tuple[Joined, int]:
-    """An agent that holds its site's lease, and the epoch."""
+    """Returns an agent that holds the lease of its site, and the epoch of that lease."""
     agent = await join(world, site)
     return agent, (await agent.acquire(world))["epoch"]
 
 
 def opened(agent: Joined, answer: dict[str, Any]) -> str:
-    """The value, as the agent opens it."""
+    """Returns the value that the agent opens with its own key."""
     reference, version = answer["reference"], answer["version"]
     return agent.keys.open(answer["sealed"], agent_id=agent.id, reference=reference, version=version).decode()
 
 
 async def test_a_value_reaches_the_holder_and_only_it(world: World) -> None:
-    """Every version, byte for byte, sealed anew each time, bound to agent, reference and version; one audit row and
-    one event a hand-over, with neither the value nor a digest of it.
+    """The holder gets every version byte for byte. Each delivery is sealed anew and bound to agent, reference and
+    version. It leaves one audit row and one event, and neither holds the value or a digest of it.
     """
     await put(world)
     await put(world, "second")
@@ -89,9 +89,10 @@ async def test_a_value_reaches_the_holder_and_only_it(world: World) -> None:
 
 
 async def test_all_else_is_one_not_found(world: World) -> None:
-    """Another tenant's reference, an unknown one, a version that does not exist, one that was not granted, or granted
-    to another site, of no form, or of the fleet: the same bytes, the same status; so is an agent that does not hold the
-    lease, or under another epoch (B1, kubernetes 23731). The reason is in the audit trail of the agent's tenant alone.
+    """Every other request gets NOT_FOUND with the same bytes and the same status: a reference of another tenant, of the
+    fleet, unknown, malformed, not granted, or granted to another site, and a version that does not exist. An agent that
+    does not hold the lease, or that sends another epoch, gets the same (B1, kubernetes 23731). Only the audit trail of
+    the agent's tenant tells the reason.
     """
     await put(world)
     await put(world, name="ungranted")
@@ -138,7 +139,7 @@ async def test_all_else_is_one_not_found(world: World) -> None:
 
 @pytest.mark.parametrize("end", ["expired", "taken over", "released", "site deleted", "grant revoked"])
 async def test_what_ends_the_right_ends_it_at_once(world: World, end: str) -> None:
-    """B1: a holder whose time passed, or who was replaced, gets nothing; nor does one whose grant was taken back."""
+    """B1: a holder gets nothing once its lease expired or passed to another agent, or once the grant was revoked."""
     await put(world)
     await grant(world, "Acme Berlin")
     agent, epoch = await holder(world)
@@ -159,7 +160,7 @@ async def test_what_ends_the_right_ends_it_at_once(world: World, end: str) -> No
 
 
 async def test_a_revoked_agent_and_one_without_a_key_get_nothing(world: World) -> None:
-    """UNAUTHENTICATED for the revoked one; NOT_FOUND for one that gave no key to seal to."""
+    """A revoked agent gets UNAUTHENTICATED. An agent that enrolled without an encryption key gets NOT_FOUND."""
     await put(world)
     await grant(world, "Acme Berlin")
     agent, epoch = await holder(world)
@@ -173,8 +174,8 @@ async def test_a_revoked_agent_and_one_without_a_key_get_nothing(world: World) -
 
 
 async def test_a_dedicated_site_gets_its_tenants_secrets_while_it_serves_it(world: World) -> None:
-    """Ashburn serves acme: its agent, which is root's, gets what acme granted; once the site serves globex, it does
-    not. The hand-over is on acme's audit trail.
+    """Ashburn is dedicated to acme. Its agent belongs to root and gets the secrets that acme granted, until the site is
+    dedicated to globex. The delivery is in the audit trail of acme.
     """
     await put(world)
     assert (await grant(world, "Ashburn")).status_code == 200
@@ -188,7 +189,7 @@ async def test_a_dedicated_site_gets_its_tenants_secrets_while_it_serves_it(worl
 
 
 async def test_a_fleet_secret_goes_where_root_grants_it(world: World) -> None:
-    """To a shared site by root; a tenant can neither grant it nor see who it is granted to."""
+    """Root grants it to a shared site. A tenant can neither grant it nor see its grants."""
     fleet = await put(world, "image key", tenant="root", name="image", scope="fleet")
     assert (await grant(world, "Frankfurt", fleet, "root")).status_code == 200
     agent, epoch = await holder(world, "Frankfurt")
@@ -201,8 +202,8 @@ async def test_a_fleet_secret_goes_where_root_grants_it(world: World) -> None:
 
 @both_doors
 async def test_grants(world: World, door: Door) -> None:
-    """Granting twice is one grant and one event; taking back what is not there is NOT_FOUND; who may not, is denied;
-    another tenant's site, secret and reference are not found.
+    """Granting twice makes one grant and one event. Revoking a grant that does not exist is NOT_FOUND. A viewer is
+    denied. Sites, secrets and references of another tenant are NOT_FOUND.
     """
     await put(world)
     theirs = await put(world, tenant="globex")
@@ -236,7 +237,7 @@ async def test_grants(world: World, door: Door) -> None:
 
 
 async def test_a_tampered_store_hands_nothing_out(world: World) -> None:
-    """A row that was put in the place of another does not open: it is a masked fault, and nothing of it is shown."""
+    """A ciphertext that was moved to another version does not open. The response is a masked INTERNAL error."""
     await put(world)
     await put(world, "second")
     await grant(world, "Acme Berlin")
@@ -249,7 +250,7 @@ async def test_a_tampered_store_hands_nothing_out(world: World) -> None:
 
 
 async def test_values_of_a_former_broker_key_stay_readable(world: World) -> None:
-    """After a rotation the broker still opens what was sealed to the key before."""
+    """After a rotation of the broker key, the broker still opens values that were sealed to the former key."""
     await put(world)
     keyfiles.rotate_broker_key(world.settings.keys_dir)
     await grant(world, "Acme Berlin")
@@ -258,7 +259,7 @@ async def test_values_of_a_former_broker_key_stay_readable(world: World) -> None
 
 
 async def test_without_an_audit_row_nothing_is_handed_over(world: World) -> None:
-    """I4 (vault 3725) at the broker: the audit insert fails, and so does the request."""
+    """I4 (vault 3725) at the broker: if the audit row cannot be inserted, the request fails."""
     await put(world)
     await grant(world, "Acme Berlin")
     agent, epoch = await holder(world)
@@ -273,7 +274,7 @@ async def test_without_an_audit_row_nothing_is_handed_over(world: World) -> None
 
 
 async def test_the_value_is_nowhere_else(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    """A sentinel through put, grant, delivery and refusals: in no table, no log, no other answer, in no encoding."""
+    """After put, grant, delivery and refusal, no table, log or other response holds the value in any encoding."""
     await put(world)
     await grant(world, "Acme Berlin")
     agent, epoch = await holder(world)
@@ -290,7 +291,7 @@ async def test_the_value_is_nowhere_else(world: World, capsys: pytest.CaptureFix
 
 
 async def test_only_the_broker_reads_the_store(world: World) -> None:
-    """The serving role cannot; the broker's can, and writes nothing but the journal, which it cannot read."""
+    """The API's role cannot read ciphertexts. The broker's can, and writes only to the journal, which it cannot read."""
     await put(world)
     api = world.services.access.database
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
@@ -314,7 +315,7 @@ async def test_only_the_broker_reads_the_store(world: World) -> None:
 
 
 def test_no_door_has_a_value_in_its_answers() -> None:
-    """No GraphQL field and no HTTP answer has a place for a value; the broker's is sealed."""
+    """No GraphQL field and no HTTP response can hold a plain value. The response of the broker is sealed."""
     sdl = schema.as_str()
     outputs = [line for line in sdl.splitlines() if ": SecretValue" in line]
     assert outputs == ["  value: SecretValue!"], "the input of putSecret"

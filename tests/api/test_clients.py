@@ -1,4 +1,4 @@
-"""Typed clients: each generator reads the exported schema, and what it makes compiles and does the main job."""
+"""Tests the typed clients: each generator reads the exported schema, and its output compiles and works."""
 
 import asyncio
 import hashlib
@@ -21,10 +21,10 @@ pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parent.parent.parent
 CLIENTS = ROOT / "clients"
 PATH = os.pathsep.join((os.environ["PATH"], str(Path(sys.executable).parent)))
-"""Where programs are looked for: `make` puts a Node.js beside Python where the machine has none."""
+"""Where programs are searched: `make` installs Node.js beside Python if the machine has none."""
 
 VALUE = "c0rrect hörse \u2028 \U0001f40e\r\n"
-"""A secret's value that would show a client that trims or recodes it."""
+"""The value of a secret. A client that trims or re-encodes it would be detected."""
 
 NPM = (["npm", "run", "--silent", "generate"], ["npm", "run", "--silent", "compile"])
 VENV = str(Path(".venv") / "bin")
@@ -33,11 +33,11 @@ PROGRAMS = {
     "gql-tada": (NPM, ["node", "dist/main.js"]),
     "ariadne": (([f"{VENV}/ariadne-codegen"], [f"{VENV}/mypy"]), [f"{VENV}/python", "main.py"]),
 }
-"""By folder: how a client is generated and compiled, and how its program is started."""
+"""For each folder, the commands that generate and compile the client, and the command that starts its program."""
 
 
 async def run(folder: Path, *command: str, given: str = "", **environment: str) -> tuple[int, str, str]:
-    """The exit status, output and error output of a command in ``folder``, to which ``given`` is the input."""
+    """Runs a command in ``folder`` with ``given`` as its input. Returns its exit status, output and error output."""
     program = shutil.which(command[0], path=PATH) if os.sep not in command[0] else str(folder / command[0])
     assert program, f"'{command[0]}' is needed to test the clients, and is not on the PATH: install Node.js 20 or newer"
     process = await asyncio.create_subprocess_exec(
@@ -55,13 +55,13 @@ async def run(folder: Path, *command: str, given: str = "", **environment: str) 
 
 
 async def do(folder: Path, *command: str) -> None:
-    """Run a command that must succeed."""
+    """Runs a command and raises AssertionError with its output if it fails."""
     status, out, error = await run(folder, *command)
     assert status == 0, f"{' '.join(command)} in {folder}:\n{out}{error}"
 
 
 async def install(folder: Path) -> None:
-    """Install what the client's lock file says, unless that is what was installed last."""
+    """Installs the packages of the client's lock file, unless the last installation used the same lock file."""
     is_node = (folder / "package.json").exists()
     lock = folder / ("package-lock.json" if is_node else "requirements.lock")
     home = folder / ("node_modules" if is_node else ".venv")
@@ -78,8 +78,8 @@ async def install(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 async def test_a_generated_client_does_the_main_job(world: World, name: str) -> None:
-    """Generated anew, compiled under strict settings (with mistakes that must be refused), run against the server:
-    what the program tells is what the database holds.
+    """The client is generated anew and compiled under strict settings, with mistakes that the compiler must refuse. Its
+    program runs against the server, and its report agrees with the database.
     """
     folder = CLIENTS / name
     build, start = PROGRAMS[name]
@@ -120,7 +120,7 @@ async def test_a_generated_client_does_the_main_job(world: World, name: str) -> 
 
 
 async def test_the_schema_breaks_no_client_of_the_last_release(tmp_path: Path) -> None:
-    """graphql-inspector finds nothing breaking since the release; what it is for, it finds."""
+    """graphql-inspector finds no breaking change since the release. It does find the changes that the test makes."""
     folder, released = CLIENTS / "inspector", ROOT / "schema" / "released.graphql"
     await install(folder)
     status, out, error = await run(folder, "npm", "run", "--silent", "compare")
@@ -147,7 +147,7 @@ async def test_the_schema_breaks_no_client_of_the_last_release(tmp_path: Path) -
 
 
 def test_the_guide_shows_what_runs() -> None:
-    """Each line of an example in docs/clients.md stands in the program of its client; ten are enough."""
+    """Each line of an example in docs/clients.md is in the program of its client. An example has at most ten lines."""
     guide = (ROOT / "docs" / "clients.md").read_text()
     examples = dict(re.findall(r"<!-- ([a-z-]+) -->\n```\w+\n(.*?)```", guide, re.DOTALL))
     assert examples.keys() == PROGRAMS.keys()

@@ -1,4 +1,4 @@
-"""One timer bounds every request: each ends at its own time, and none by another's."""
+"""Tests the deadline of requests: one timer serves all of them, and each ends at its own time."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Work:
-    """What waits until it is let go, and knows that it was cancelled."""
+    """Work that waits until ``done`` is set, and records whether it was cancelled."""
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
@@ -34,13 +34,13 @@ class Work:
 
 
 async def bounded(deadline: Deadline, work: Awaitable[T]) -> T:
-    """The work's result, or what the deadline makes of its error."""
+    """Returns the result of the work. Raises ApiError (UNAVAILABLE) if the deadline ends it."""
     with deadline:
         return await work
 
 
 async def outcome(task: "asyncio.Task[Any]") -> str:
-    """What came of it: its result, or its error's code."""
+    """Returns the result of the task as text, or the code of its ApiError."""
     try:
         return str(await task)
     except ApiError as error:
@@ -48,7 +48,7 @@ async def outcome(task: "asyncio.Task[Any]") -> str:
 
 
 async def test_each_ends_at_its_own_time() -> None:
-    """Begun one after another: what is done in time is answered, what is not is UNAVAILABLE after its own time."""
+    """Requests begin one after another. Those done in time succeed; each of the others is UNAVAILABLE when its time ends."""
     deadline, loop = Deadline(SECONDS, lambda _: None), asyncio.get_running_loop()
     works, tasks = [Work() for _ in range(6)], []
     ended: dict[int, float] = {}
@@ -71,7 +71,7 @@ async def test_each_ends_at_its_own_time() -> None:
 
 
 async def test_it_holds_again_after_a_pause() -> None:
-    """The timer is set anew when it had nothing to wait for."""
+    """The timer is started again after it had no request to wait for."""
     deadline = Deadline(0.05, lambda _: None)
     for _ in range(3):
         assert await outcome(asyncio.create_task(bounded(deadline, asyncio.sleep(0, "done")))) == "done"
@@ -80,7 +80,7 @@ async def test_it_holds_again_after_a_pause() -> None:
 
 
 async def test_a_cancelled_request_stays_cancelled() -> None:
-    """A client that goes away is no deadline."""
+    """A request that is cancelled because its client left is not turned into UNAVAILABLE."""
     deadline = Deadline(SECONDS, lambda _: None)
     task = asyncio.create_task(bounded(deadline, Work()()))
     await asyncio.sleep(0)
@@ -90,7 +90,7 @@ async def test_a_cancelled_request_stays_cancelled() -> None:
 
 
 async def test_what_is_left_of_an_overdue_request_is_not_cancelled() -> None:
-    """Its answer is sent by the same task: a timeout around that must still tell its own end from a cancellation."""
+    """The same task sends the response: a timeout around that must still tell its own end from a cancellation."""
     deadline = Deadline(0.05, lambda _: None)
 
     async def request() -> int:
@@ -102,7 +102,7 @@ async def test_what_is_left_of_an_overdue_request_is_not_cancelled() -> None:
 
 
 async def test_a_request_that_is_cancelled_when_it_is_overdue_stays_cancelled() -> None:
-    """Whoever cancelled it waits for its end, and is not to be told of a deadline."""
+    """The caller that cancelled it waits for its end, and must get CancelledError rather than the deadline's error."""
     deadline, ending = Deadline(0.05, lambda _: None), asyncio.Event()
 
     async def work() -> None:

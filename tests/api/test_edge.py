@@ -1,5 +1,6 @@
-"""The limits of the GraphQL door, each with its setting, and what hostile documents and strangers get: on the real
-server, mostly by raw bytes.
+"""Tests the limits of the GraphQL door: the setting of each, and how hostile documents are refused.
+
+The tests talk to a real server, mostly by raw bytes.
 """
 
 import asyncio
@@ -42,14 +43,14 @@ SMALL = {
     "graphiql": True,
     "graphql_suggestions": True,
 }
-"""Every setting of the edge away from its default."""
+"""A value other than the default for every setting of the GraphQL door."""
 
 
 @pytest.fixture(scope="module")
 async def world(
     cluster: EmbeddedPostgres, template: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[World]:
-    """A server as `bcd serve` has it."""
+    """A server with the defaults of `bcd serve`, for all tests of this file."""
     async with new_database(cluster, template) as url, make_world(url, tmp_path_factory.mktemp("edge")) as made:
         yield made
 
@@ -58,7 +59,7 @@ async def world(
 async def small(
     cluster: EmbeddedPostgres, template: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[World]:
-    """A server with small limits, and with what is off by default."""
+    """A server with small limits, and with the features that are off by default."""
     async with (
         new_database(cluster, template) as url,
         make_world(url, tmp_path_factory.mktemp("small"), **SMALL) as made,
@@ -67,7 +68,7 @@ async def small(
 
 
 async def ask(world: World, query: str, **variables: Any) -> tuple[int, list[str], str]:
-    """Status, codes and first message of an answer in the modern type."""
+    """Returns the status, the codes and the first message of the response to a query, in the modern media type."""
     body = json.dumps({"query": query, "variables": variables}).encode()
     answer = await send(world.url, request("POST", "/graphql", body, JSON, MODERN, key=world.keys["acme-admin"]))
     errors = answer.json.get("errors", [])
@@ -126,8 +127,8 @@ BOUNDS = [
 
 @pytest.mark.parametrize(("within", "beyond", "setting"), BOUNDS)
 async def test_each_limit_has_its_setting(small: World, world: World, within: str, beyond: str, setting: str) -> None:
-    """What is within is answered; what is beyond is RESOURCE_EXHAUSTED, by a message that names the setting; and it is
-    the setting that decides: the defaults take both.
+    """A document within the limit is answered. One beyond it is RESOURCE_EXHAUSTED, and the message names the setting.
+    The default limits accept both documents (except for the cost), so it is the setting that decides.
     """
     assert await ask(small, within) == (200, [], "")
     status, codes, message = await ask(small, beyond)
@@ -138,7 +139,7 @@ async def test_each_limit_has_its_setting(small: World, world: World, within: st
 
 
 async def test_the_cost_counts_what_variables_ask_for(small: World, world: World) -> None:
-    """``first`` times ``first``, whether written, given, or by default; refused before anything is executed."""
+    """Nested ``first`` arguments multiply, whether literal, variable or default. Execution does not begin."""
     query = "query ($n: Int!) { sites(first: $n) { nodes { siteTokens(first: $n) { nodes { id } } } } }"
     assert (await ask(small, query, n=20))[:2] == (200, [])
     assert (await ask(small, query, n=100))[:2] == (429, ["RESOURCE_EXHAUSTED"])
@@ -153,7 +154,7 @@ async def test_the_cost_counts_what_variables_ask_for(small: World, world: World
 
 
 async def test_the_body_and_the_deadline_have_settings_too(small: World) -> None:
-    """BC_MAX_BODY_BYTES and BC_REQUEST_TIMEOUT_SECONDS, at both doors; what ran into the deadline changed nothing."""
+    """BC_MAX_BODY_BYTES and BC_REQUEST_TIMEOUT_SECONDS hold at both doors. A request that timed out changed nothing."""
     key = small.keys["acme-admin"]
     for path in ("/graphql", "/api/compute/sites/list"):
         answer = await send(small.url, request("POST", path, b"{}".ljust(4097), JSON, key=key))
@@ -181,7 +182,7 @@ async def test_the_body_and_the_deadline_have_settings_too(small: World) -> None
 
 
 def chain(length: int, spread: str = "{next} {next}") -> str:
-    """G1's document: each fragment spreads the next one twice."""
+    """Returns the document of G1, in which each fragment spreads the next one twice."""
     links = [
         f"fragment f{n} on Site {{ {spread.format(next=f'...f{n + 1}') if n < length - 1 else 'id'} }}"
         for n in range(length)
@@ -190,7 +191,7 @@ def chain(length: int, spread: str = "{next} {next}") -> str:
 
 
 def inline(depth: int) -> str:
-    """G2's document: inline fragments within inline fragments, each twice."""
+    """Returns the document of G2: inline fragments within inline fragments, each twice."""
     inside = "id"
     for _ in range(depth):
         inside = f"... on Site {{ {inside} }} ... on Site {{ {inside} }}"
@@ -230,8 +231,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_hostile_documents_are_refused_at_once(world: World, name: str) -> None:
-    """G1, G2, G3 and their kin: a 4xx with a code, over the wire; in the engine the best of some runs takes less than
-    5 ms of the processor for the known attacks, and less than 250 ms for whatever fills the largest document.
+    """G1, G2, G3 and similar documents get a 4xx with a code over the wire. In the engine, the best of seven runs takes
+    less than 5 ms of processor time for the known attacks, and less than 250 ms for documents of the largest size.
     """
     status, codes, _ = await ask(world, HOSTILE[name])
     assert status in {400, 429}
@@ -250,8 +251,9 @@ async def test_hostile_documents_are_refused_at_once(world: World, name: str) ->
 
 
 async def test_g7_no_text_in_any_argument_is_an_internal_error(world: World) -> None:
-    """G7: NUL, lone surrogates and their like at each place of each field that takes a text, as a variable and as a
-    literal: INVALID_ARGUMENT or fine; never INTERNAL or UNAVAILABLE, and never told back.
+    """G7: NUL, lone surrogates and similar texts, sent as a variable and as a literal to every text input of every field,
+    are accepted or refused by a client error such as INVALID_ARGUMENT. They never cause INTERNAL or UNAVAILABLE, and
+    no response repeats them.
     """
     headers = world.headers("acme-admin", **{"content-type": "application/json"})
     for place in graphql_places():
@@ -268,11 +270,11 @@ async def test_g7_no_text_in_any_argument_is_an_internal_error(world: World) -> 
             assert set(codes) <= {"INVALID_ARGUMENT", "NOT_FOUND"}, (field, text, message)
 
 
-# --- what is not taken -----------------------------------------------------------------------------------------------
+# --- refused requests -------------------------------------------------------------------------------------------------
 
 
 async def test_no_batches(world: World) -> None:
-    """A list of requests is refused as a whole, and nothing of it ran."""
+    """A list of requests is refused as a whole, and none of them runs."""
     put = {"query": 'mutation { putSecret(input: {tenantId: "acme", name: "b", value: "v"}) { version } }'}
     for batch in ([put], [put, put], [], [[put]]):
         answer = await world.client.post("/graphql", json=batch, headers=world.headers("acme-admin"))
@@ -282,7 +284,7 @@ async def test_no_batches(world: World) -> None:
 
 
 async def test_no_mutation_over_get(world: World) -> None:
-    """405 with ``Allow``, and nothing happened; not by a second operation, nor by a form's parameters. A query runs."""
+    """A mutation by GET is 405 with ``Allow`` and changes nothing, also beside a query or with overrides. A query runs."""
     put = 'mutation M { putSecret(input: {tenantId: "acme", name: "g", value: "v"}) { version } }'
     headers = world.headers("acme-admin", accept="application/json")
     for params in (
@@ -312,7 +314,7 @@ INTROSPECTIONS = [
 
 
 async def test_introspection_and_graphiql_are_where_the_settings_allow(small: World, world: World) -> None:
-    """Off as `bcd serve` has them, on where they are set; ``__typename`` always."""
+    """Introspection and GraphiQL are off by default and on if set. ``__typename`` always works."""
     for query in INTROSPECTIONS:
         status, codes, message = await ask(world, query)
         assert (status, codes) == (400, ["INVALID_ARGUMENT"]), query
@@ -348,8 +350,8 @@ NEAR_MISSES = [
 
 
 async def test_g9_no_suggestions(small: World, world: World) -> None:
-    """G9: near misses of fields, arguments, enum values, types, fragments, directives and input fields tell no name
-    that the document does not hold; where the setting is on, they help.
+    """G9: the errors of misspelt fields, arguments, enum values, types, fragments, directives and input fields suggest
+    no name. They do if the setting is on.
     """
     for query in NEAR_MISSES:
         status, _, _ = await ask(world, query)
@@ -364,8 +366,8 @@ async def test_g9_no_suggestions(small: World, world: World) -> None:
 
 
 async def test_g12_what_one_door_hides_the_other_hides(world: World) -> None:
-    """G12 (gitlab-foss 63386): what the HTTP door answers 404 is the same as an unknown id at the other, through each
-    field that leads there.
+    """G12 (gitlab-foss 63386): an object that the HTTP door answers with 404 looks like an unknown id in GraphQL,
+    through every field that leads to it.
     """
     berlin = await world.site_id("Acme Berlin")
     given = {"tenantId": "acme", "siteId": berlin, "ttlSeconds": 600, "idempotencyKey": "g12"}
@@ -424,7 +426,7 @@ FUZZ = fuzz_settings(
     path=st.sampled_from(sorted(OPENAPI["paths"])), body=st.dictionaries(st.sampled_from(MEMBERS), VALUE, max_size=6)
 )
 async def test_fuzz_the_http_door(world: World, path: str, body: Any) -> None:
-    """Any member with any value: an answer that is not a fault of ours, and no refusal tells a value."""
+    """Any member with any value gets a response below 500, and no refusal repeats a value."""
     content = json.dumps(body).encode()
     headers = world.headers("acme-admin", **{"content-type": "application/json"})
     answer = await world.client.post(path, content=content, headers=headers)
@@ -436,7 +438,7 @@ async def test_fuzz_the_http_door(world: World, path: str, body: Any) -> None:
 @FUZZ
 @given(pieces=st.lists(PIECES, max_size=40), variables=VALUE)
 async def test_fuzz_documents(world: World, pieces: list[str], variables: Any) -> None:
-    """Any pieces of documents in any order."""
+    """Pieces of documents in any order cause no fault of the server."""
     body = {"query": " ".join(pieces), "variables": variables}
     await fuzz(world, body)
 
@@ -444,12 +446,12 @@ async def test_fuzz_documents(world: World, pieces: list[str], variables: Any) -
 @FUZZ
 @given(place=st.sampled_from(list(graphql_places())), value=VALUE)
 async def test_fuzz_variables(world: World, place: Any, value: Any) -> None:
-    """Any value at any place of any field."""
+    """Any value for any argument of any field causes no fault of the server."""
     await fuzz(world, {"query": place.document, "variables": place.holding(value)})
 
 
 async def fuzz(world: World, body: Any) -> None:
-    """One request whose answer must neither be a fault of ours nor tell a value."""
+    """Sends a request, and asserts that the response is no fault of the server and that its errors repeat no value."""
     headers = world.headers("acme-admin", **{"content-type": "application/json"})
     answer = await world.client.post("/graphql", content=json.dumps(body).encode(), headers=headers)
     assert answer.status_code in {200, 400}
@@ -459,6 +461,6 @@ async def fuzz(world: World, body: Any) -> None:
 
 
 def test_every_setting_of_the_edge_is_tried() -> None:
-    """A new limit gets its test here."""
+    """Every limit of the settings has a small value in ``SMALL``, so a new one needs a test here."""
     limits = {name for name in Settings.model_fields if name.startswith("graphql_max_")} - {"graphql_max_subscriptions"}
     assert limits <= SMALL.keys()

@@ -1,4 +1,4 @@
-"""Enrolment: who gets in, how often, what a refusal tells and costs, and what stays of it for the token's owner."""
+"""Tests the enrolment of agents: who is accepted and how often, what refusals reveal and cost, and what is recorded."""
 
 import asyncio
 import statistics
@@ -24,30 +24,30 @@ pytestmark = pytest.mark.anyio
 
 
 def code(answer: httpx.Response) -> tuple[str, int]:
-    """The code and status of an answer."""
+    """Returns the code and the status of a response."""
     return ("OK", 200) if answer.status_code == 200 else (answer.json()["code"], answer.status_code)
 
 
 def verifications() -> float:
-    """How many times this process verified by argon2id."""
+    """Returns how many argon2id verifications this process has done."""
     return float(HASHES.labels("verify")._value.get())
 
 
 def wrong(bearer: str) -> str:
-    """The bearer's id with another secret and its right checksum."""
+    """Returns a bearer with the same token id and another secret, whose checksum is right."""
     token_id, _ = ids.parse_bearer(bearer) or ("", "")
     secret = ids.new_secret()
     return f"bc{token_id}.{secret}{ids.checksum(token_id, secret)}"
 
 
 def unknown() -> str:
-    """A well-formed bearer of no token."""
+    """Returns a well-formed bearer of a token that does not exist."""
     token_id, secret = f"jt_{ids.new_secret()}", ids.new_secret()
     return f"bc{token_id}.{secret}{ids.checksum(token_id, secret)}"
 
 
 async def reasons(world: World) -> list[tuple[str, str, str | None]]:
-    """Actor, outcome and reason of the audit trail's enrolments, oldest first."""
+    """Returns actor, outcome and reason of the enrolments in the audit trail, oldest first."""
     await world.services[Refusals].flush()
     rows = await world.rows(
         "SELECT actor, outcome, data->>'reason' FROM audit_events WHERE operation = $1 ORDER BY time, id",
@@ -57,7 +57,7 @@ async def reasons(world: World) -> list[tuple[str, str, str | None]]:
 
 
 async def test_an_agent_enrols(world: World) -> None:
-    """The answer names the agent and its site; one row, one use, one event, one audit row; nothing private is kept."""
+    """The response names the agent and its site. The enrolment makes one row, one use, one event and one audit row."""
     token_id, bearer = await mint(world)
     agent = await join(world, token=bearer)
     berlin = await world.site_id("Acme Berlin")
@@ -82,8 +82,8 @@ async def test_an_agent_enrols(world: World) -> None:
 
 
 async def test_r6_a_lost_answer_is_answered_again(world: World) -> None:
-    """R6 (SPIRE 2454): the same token with the same key, many times at once and again, by two servers: one agent, one
-    use, one event, although the token is used up. Another key gets nothing of it.
+    """R6 (SPIRE 2454): requests with the same token and key, many at once and again later, at two servers, make one
+    agent, one use and one event, although the token is exhausted. Another key is refused.
     """
     token_id, bearer = await mint(world)
     keys = AgentKeys.generate()
@@ -107,8 +107,8 @@ async def test_r6_a_lost_answer_is_answered_again(world: World) -> None:
 
 @pytest.mark.parametrize("end", ["revoke", "expire", "delete the site"])
 async def test_t4_a_dead_token_answers_no_retry_either(world: World, end: str) -> None:
-    """T4 (ziti 2559): every path that takes a token refuses an expired one alike, also the one for lost answers; so it
-    is with a revoked token and with one of a deleted site. The agent itself is not concerned by the token's end.
+    """T4 (ziti 2559): every path that takes a token refuses an expired one alike, also the path for lost responses. The
+    same holds for a revoked token and for one of a deleted site. The end of the token does not affect the agent.
     """
     token_id, bearer = await mint(world, max_uses=2)
     keys = AgentKeys.generate()
@@ -128,7 +128,7 @@ async def test_t4_a_dead_token_answers_no_retry_either(world: World, end: str) -
 
 
 async def test_t4_a_retry_is_decided_under_the_lock(database_url: str, tmp_path: Path) -> None:
-    """T4 where the token expires between the look at it and the lock: ``expiresAt`` itself is too late for a retry."""
+    """T4 if the token expires between its look-up and its lock: a retry at ``expiresAt`` itself is too late."""
     async with own_clock(database_url) as clock, make_world(database_url, tmp_path) as world:
         _, bearer = await mint(world)
         keys = AgentKeys.generate()
@@ -140,7 +140,7 @@ async def test_t4_a_retry_is_decided_under_the_lock(database_url: str, tmp_path:
 
 
 async def test_a_revoked_agent_is_not_enrolled_again(world: World) -> None:
-    """Neither as itself by the same key and token, nor does its revocation give the use back (R4, headscale 158)."""
+    """It is refused with the same key and token, and its revocation does not give the use back (R4, headscale 158)."""
     _, bearer = await mint(world)
     keys = AgentKeys.generate()
     agent = (await enroll(world, bearer, keys)).json()
@@ -162,7 +162,7 @@ async def test_r9_two_agents_of_one_name_are_two(world: World) -> None:
 
 
 async def test_r2_two_servers_count_as_one(world: World) -> None:
-    """R2 (SPIRE 1.14.6): 32 agents at two servers, a token for 5: five get in."""
+    """R2 (SPIRE 1.14.6): of 32 agents at two servers with a token of 5 uses, five enrol."""
     _, bearer = await mint(world, max_uses=5)
     async with second_server(world) as there:
         bodies = [application(AgentKeys.generate(), bearer) for _ in range(32)]
@@ -179,8 +179,8 @@ async def test_r2_two_servers_count_as_one(world: World) -> None:
 
 
 async def test_none_that_begins_after_revocation_answered_gets_in(world: World) -> None:
-    """A token is revoked while 64 enrolments run: who got in was counted before ``revokedAt``, and who asks after the
-    answer does not get in.
+    """A token is revoked while 64 enrolments run. Each accepted one was counted before ``revokedAt``, and each request
+    that begins after the revocation was answered is refused.
     """
     token_id, bearer = await mint(world, max_uses=16)
     berlin = await world.site_id("Acme Berlin")
@@ -197,13 +197,13 @@ async def test_none_that_begins_after_revocation_answered_gets_in(world: World) 
     assert await world.count("site_agents", "enrolled_at > (SELECT revoked_at FROM join_tokens)") == 0
 
 
-# --- what a refusal tells, and what it costs ---------------------------------------------------------------------
+# --- what refusals reveal and cost -------------------------------------------------------------------------------
 
 
 async def test_p4_a1_refusals_are_one(world: World) -> None:
-    """P4 (OpenBao GHSA-34fc-gh42-pj53), A1 (supabase/auth 2674): unknown, wrong secret, malformed, revoked, expired,
-    used up and from a wrong address have one status, body and headers, and cost no argon2id; each known one has its
-    reason in its owner's audit trail and counter, and no use is counted.
+    """P4 (OpenBao GHSA-34fc-gh42-pj53), A1 (supabase/auth 2674): tokens that are unknown, malformed, revoked, expired,
+    exhausted, with a wrong secret or from a wrong address get the same status, body and headers, and cost no argon2id.
+    For each known token, the reason is in its owner's audit trail and in a counter, and no use is counted.
     """
     tokens = {name: await mint(world, "Acme Dublin") for name in ("wrong", "revoked", "expired", "used", "address")}
     for name, (token_id, _) in tokens.items():
@@ -236,8 +236,8 @@ async def test_p4_a1_refusals_are_one(world: World) -> None:
 
 
 async def test_p4_refusals_take_the_same_time(database_url: str, tmp_path: Path) -> None:
-    """P4, A1: with argon2id at its real cost (20 ms and more), the medians of unknown, wrong, expired and malformed,
-    asked in turn, are within a fraction of one hash of one another.
+    """P4, A1: with argon2id at its real cost (20 ms and more), the median times of unknown, wrong, expired and malformed
+    tokens, sent in turn, differ by less than a fraction of one hash.
     """
     limits = {"enroll_failures_per_address": 10_000, "enroll_failures_per_token": 10_000}
     real = {"argon2_time_cost": 2, "argon2_memory_kib": 19_456}
@@ -275,8 +275,8 @@ ODD = {
 
 
 async def test_p2_odd_tokens_are_one_authentication_error(world: World) -> None:
-    """P2 (k3s 12982, 2310), P1 (kubernetes 52919): whatever is pasted is refused like a wrong token, and stored
-    nowhere; never a 500.
+    """P2 (k3s 12982, 2310), P1 (kubernetes 52919): any pasted text is refused like a wrong token, never with a 500, and
+    is stored nowhere.
     """
     answers = {name: await enroll(world, token) for name, token in ODD.items()}
     assert {name: code(answer) for name, answer in answers.items()} == dict.fromkeys(ODD, UNAUTHENTICATED)
@@ -286,8 +286,8 @@ async def test_p2_odd_tokens_are_one_authentication_error(world: World) -> None:
 
 
 async def test_bad_input_is_named_and_never_echoed(world: World) -> None:
-    """Bad members are named; a key with its private half, of another kind, of odd spelling, or of low order is not
-    taken; and no value comes back.
+    """Bad members are named and no value is repeated. A key with its private half, of another type, in another
+    encoding, or of low order is refused.
     """
     _, bearer = await mint(world)
     good = public_jwk(AgentKeys.generate().signing)
@@ -319,8 +319,8 @@ async def test_bad_input_is_named_and_never_echoed(world: World) -> None:
 
 
 async def test_failures_are_limited_by_address_before_any_look(database_url: str, tmp_path: Path) -> None:
-    """Wrong secrets from one address, however many, cost no argon2id, nor a statement once the limit is reached; the
-    answer says when to come back, also to the right secret; and ``/healthz`` stays quick (P5, node 62861).
+    """Wrong secrets from one address cost no argon2id, and no statement once the limit is reached. The response then
+    says when to try again, also for the right secret. ``/healthz`` stays quick (P5, node 62861).
     """
     async with make_world(database_url, tmp_path, enroll_failures_per_address=50) as world:
         _, bearer = await mint(world)
@@ -353,7 +353,7 @@ async def test_failures_are_limited_by_address_before_any_look(database_url: str
 
 
 async def test_guesses_at_a_token_shut_its_owner_not_out(database_url: str, tmp_path: Path) -> None:
-    """By token only failures are refused: the guesser gets RESOURCE_EXHAUSTED, the right secret gets in."""
+    """The limit of a token refuses only wrong secrets, with RESOURCE_EXHAUSTED. The right secret is accepted."""
     async with make_world(database_url, tmp_path, enroll_failures_per_token=5) as world:
         _, bearer = await mint(world)
         answers = [code(await enroll(world, wrong(bearer))) for _ in range(7)]
@@ -363,8 +363,8 @@ async def test_guesses_at_a_token_shut_its_owner_not_out(database_url: str, tmp_
 
 
 async def test_p5_many_redemptions_at_once_do_not_block(database_url: str, tmp_path: Path) -> None:
-    """P5 (node 62861): 80 enrolments that each cost a real argon2id: ``/healthz`` answers in between, and past the
-    bound of the queue it is RESOURCE_EXHAUSTED with Retry-After, which costs no use.
+    """P5 (node 62861): ``/healthz`` answers during 80 enrolments that each cost a real argon2id. Enrolments beyond the
+    bound of the queue get RESOURCE_EXHAUSTED, which costs no use.
     """
     real = {"argon2_time_cost": 2, "argon2_memory_kib": 19_456, "argon2_queue": 20, "database_timeout_seconds": 20}
     async with make_world(database_url, tmp_path, **real) as world:
@@ -386,11 +386,11 @@ async def test_p5_many_redemptions_at_once_do_not_block(database_url: str, tmp_p
         assert statistics.median(health) < 0.05
 
 
-# --- where it comes from -----------------------------------------------------------------------------------------
+# --- client addresses --------------------------------------------------------------------------------------------
 
 
 async def test_allowed_cidrs_bind_a_token_to_its_networks(world: World) -> None:
-    """A token with ``allowedCidrs`` gets in from there only; a refusal spends no use, and bad networks are named."""
+    """A token with ``allowedCidrs`` is accepted only from those networks. A refusal spends no use."""
     _, there = await mint(world, allowedCidrs=["127.0.0.0/8"])
     _, elsewhere = await mint(world, allowedCidrs=["10.0.0.0/8", "2001:db8::/32"])
     assert code(await enroll(world, elsewhere)) == UNAUTHENTICATED
@@ -399,14 +399,14 @@ async def test_allowed_cidrs_bind_a_token_to_its_networks(world: World) -> None:
 
 
 def address_of(peer: str | None, forwarded: list[str], trusted: list[str]) -> str | None:
-    """What the server takes for the client's address."""
+    """Returns the address of the client that the server derives from its peer and the ``X-Forwarded-For`` fields."""
     networks = Settings.read(trusted_proxies=trusted).trusted_proxies
     fields = fields_of([(b"x-forwarded-for", value.encode()) for value in forwarded])
     return client_address({"client": peer and (peer, 1), "state": {"fields": fields}}, networks)
 
 
 def test_only_trusted_proxies_are_believed() -> None:
-    """``X-Forwarded-For`` counts from the right, as far as the hops are trusted; a client's own words never do."""
+    """``X-Forwarded-For`` is read from the right while the hops are trusted. A client's own entries never count."""
     proxies = ["10.0.0.0/8", "fd00::/8"]
     assert address_of("192.0.2.1", ["198.51.100.7"], proxies) == "192.0.2.1"
     assert address_of("10.0.0.1", ["198.51.100.7"], []) == "10.0.0.1"
@@ -423,7 +423,7 @@ def test_only_trusted_proxies_are_believed() -> None:
 
 
 async def test_t6_an_agent_outlives_its_token(world: World) -> None:
-    """T6 (headscale 2830): the token expires after enrolment: the agent keeps credential and lease."""
+    """T6 (headscale 2830): if the token expires after enrolment, the agent keeps its credential and its lease."""
     agent = await join(world)
     epoch = (await agent.acquire(world))["epoch"]
     await world.rows("UPDATE join_tokens SET created_at = now() - '2 h'::interval, expires_at = now()")
@@ -432,8 +432,8 @@ async def test_t6_an_agent_outlives_its_token(world: World) -> None:
 
 
 async def test_v6_revoking_a_token_cuts_its_agents_if_asked(world: World) -> None:
-    """V6 (kibana 87979): without ``revokeAgents`` the agents go on; with it they are cut at once, lease and all, also
-    when the token was revoked before; ``SiteToken.agents`` shows beforehand whom that hits.
+    """V6 (kibana 87979): without ``revokeAgents`` the agents stay enrolled. With it, they lose access and lease at once,
+    also if the token was revoked before. ``SiteToken.agents`` lists the affected agents beforehand.
     """
     token_id, bearer = await mint(world, max_uses=2)
     one, two = await join(world, token=bearer), await join(world, token=bearer)

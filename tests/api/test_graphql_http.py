@@ -1,4 +1,4 @@
-"""GraphQL over HTTP to the letter, and whatever a client may send that is not that."""
+"""Tests that the GraphQL door follows the GraphQL over HTTP specification, and how it refuses other requests."""
 
 import asyncio
 import io
@@ -35,14 +35,14 @@ AUDIT = Path(__file__).parent.parent / "support" / "graphql_http_audit"
 
 @pytest.fixture
 def logged() -> Iterator[io.StringIO]:
-    """What the server logs during the test."""
+    """The log of the server during the test."""
     with server_log() as written:
         yield written
 
 
 @asynccontextmanager
 async def client_of(door: Door, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
-    """A client that calls the door in this process, as the caller that it knows."""
+    """Yields a client that calls the door in this process with the API key that the door accepts."""
     transport = httpx.ASGITransport(door.app)
     async with httpx.AsyncClient(
         transport=transport, base_url="http://door", headers=AUTHORIZATION | headers
@@ -52,22 +52,22 @@ async def client_of(door: Door, **headers: str) -> AsyncIterator[httpx.AsyncClie
 
 @pytest.fixture
 async def door() -> Door:
-    """The small schema, served."""
+    """A GraphQL door that serves the small schema."""
     return Door()
 
 
 @pytest.fixture
 async def client(door: Door) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the door that takes what modern clients take."""
+    """A client of the door that accepts the modern media type."""
     async with client_of(door, accept=RESPONSE_JSON) as made:
         yield made
 
 
-# --- to the letter ---------------------------------------------------------------------------------------------------
+# --- the specification -----------------------------------------------------------------------------------------------
 
 
 async def test_the_audit_of_the_specification(database_url: str, tmp_path: Path) -> None:
-    """All 61 audits of `graphql-http`, against the whole server; they introspect, so that is on as in `bcd dev`."""
+    """The whole server passes all 61 audits of `graphql-http`. They need introspection, which `bcd dev` turns on too."""
     npm, node = shutil.which("npm"), shutil.which("node")
     assert npm, "the audits need Node.js"
     assert node
@@ -116,7 +116,7 @@ async def test_the_audit_of_the_specification(database_url: str, tmp_path: Path)
     ],
 )
 async def test_what_is_preferred(accept: str, chosen: str | None) -> None:
-    """RFC 9110, 12.5.1: the most specific range decides about each type, then quality, then order."""
+    """RFC 9110, 12.5.1: the most specific range sets the quality of a type. The best quality wins, then the order."""
     assert preferred(accept.encode(), (PLAIN_JSON, RESPONSE_JSON, "text/html")) == chosen
 
 
@@ -140,7 +140,7 @@ async def test_what_is_preferred(accept: str, chosen: str | None) -> None:
 async def test_status_and_media_type(
     door: Door, accept: str, body: Any, statuses: tuple[int, int], code: str | None
 ) -> None:
-    """4xx where nothing ran, for who takes the modern type; 200 for a well-formed request of who takes plain JSON."""
+    """With the modern type, requests that did not run get a 4xx. With plain JSON, every well-formed request gets a 200."""
     async with client_of(door, accept=accept) as client:
         answer = await client.post("/graphql", json=body)
     assert answer.status_code == statuses[accept == PLAIN_JSON]
@@ -153,7 +153,7 @@ async def test_status_and_media_type(
 
 
 async def test_by_get(client: httpx.AsyncClient) -> None:
-    """Queries run by GET with JSON in their parameters; bad parameters are told by name."""
+    """Queries run by GET with JSON in their parameters. Bad parameters are named."""
     query = "query A($n: Int) { things(first: $n) { id } } query B { __typename }"
     given = {"query": query, "variables": '{"n": 1}', "operationName": "A", "extensions": "{}"}
     answer = await client.get("/graphql", params=given)
@@ -179,7 +179,7 @@ async def test_by_get(client: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("accept", [RESPONSE_JSON, PLAIN_JSON])
 async def test_no_mutation_by_get(door: Door, accept: str) -> None:
-    """405, and nothing happened."""
+    """A mutation by GET gets 405 and does not run."""
     async with client_of(door, accept=accept) as client:
         answer = await client.get("/graphql", params={"query": PUT, "variables": json.dumps({"input": GOOD})})
     assert answer.status_code == 405
@@ -191,7 +191,7 @@ async def test_no_mutation_by_get(door: Door, accept: str) -> None:
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE"])
 @pytest.mark.parametrize("accept", [RESPONSE_JSON, "text/event-stream"])
 async def test_other_methods(door: Door, method: str, accept: str) -> None:
-    """405 with the methods that there are, and nothing happened."""
+    """Other methods get 405 with the list of allowed methods, and nothing runs."""
     async with client_of(door, accept=accept) as client:
         answer = await client.request(method, "/graphql", json={"query": PUT, "variables": {"input": GOOD}})
     assert answer.status_code == 405
@@ -200,7 +200,7 @@ async def test_other_methods(door: Door, method: str, accept: str) -> None:
 
 
 async def test_nothing_acceptable(door: Door) -> None:
-    """406, said in plain JSON, whatever the method."""
+    """A client that accepts no offered type gets 406 in plain JSON, by any method."""
     async with client_of(door, accept="text/plain") as client:
         for answer in (await client.post("/graphql", json={"query": "{ __typename }"}), await client.get("/graphql")):
             assert answer.status_code == 406
@@ -208,7 +208,7 @@ async def test_nothing_acceptable(door: Door) -> None:
 
 
 async def test_the_page_is_for_browsers() -> None:
-    """A browser gets GraphiQL, without a key, where it is served; else it is answered as any other client."""
+    """A browser gets GraphiQL without a key if the server offers it, and the response of any other client if not."""
     browser = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
     async with client_of(Door()) as client:
         del client.headers["authorization"]
@@ -223,7 +223,7 @@ async def test_the_page_is_for_browsers() -> None:
 
 
 async def test_no_credential_has_one_answer(door: Door) -> None:
-    """401 with the scheme, and the same bytes for each bad credential."""
+    """Every missing or bad credential gets 401 with the scheme and the same bytes."""
     async with client_of(door) as client:
         bodies = set()
         for given in (None, "", "Bearer", "Bearer ", "Bearer nope", f"Basic {KEY}", KEY, "Bearer " + "x" * 20_000):
@@ -237,7 +237,7 @@ async def test_no_credential_has_one_answer(door: Door) -> None:
     assert codes_of(json.loads(bodies.pop())) == {"UNAUTHENTICATED"}
 
 
-# --- what is not taken -----------------------------------------------------------------------------------------------
+# --- refused requests -------------------------------------------------------------------------------------------------
 
 FORM = b"query=mutation&map={}&operations={}"
 
@@ -262,7 +262,7 @@ FORM = b"query=mutation&map={}&operations={}"
     ],
 )
 async def test_only_json_is_taken(content_type: str | None, door: Door) -> None:
-    """G5, G6: 415, and nothing happened: browsers can send any other type across sites without asking first."""
+    """G5, G6: other types get 415 and nothing runs, because browsers can send them across sites without a preflight."""
     body = json.dumps({"query": PUT, "variables": {"input": GOOD}}).encode()
     async with listening(door) as port:
         for content in (body, FORM):
@@ -283,7 +283,7 @@ async def test_only_json_is_taken(content_type: str | None, door: Door) -> None:
     ],
 )
 async def test_json_in_utf_8_runs(content_type: str, door: Door) -> None:
-    """G6: exactly JSON, however it is spelt."""
+    """G6: JSON in UTF-8 is accepted in every spelling of its content type."""
     body = json.dumps({"query": PUT, "variables": {"input": GOOD}}).encode()
     async with listening(door) as port:
         status, _, answer = await raw(port, post(body, content_type=content_type))
@@ -331,7 +331,7 @@ NOT_REQUESTS = [
 
 @pytest.mark.parametrize("body", NOT_REQUESTS)
 async def test_what_is_no_request_is_the_callers_fault(body: bytes, client: httpx.AsyncClient) -> None:
-    """G7: 400 INVALID_ARGUMENT, never 500."""
+    """G7: a body that is no request gets 400 INVALID_ARGUMENT, never a 500."""
     answer = await client.post("/graphql", content=body, headers={"content-type": PLAIN_JSON})
     assert answer.status_code == 400
     assert codes_of(answer.json()) == {"INVALID_ARGUMENT"}
@@ -339,7 +339,7 @@ async def test_what_is_no_request_is_the_callers_fault(body: bytes, client: http
 
 
 async def test_numbers_beyond_all_bounds(client: httpx.AsyncClient) -> None:
-    """No size of a number is an internal error."""
+    """A number of any size gets 400, never an internal error."""
     for number in (b"1" * 400, b"-" + b"9" * 30, b"1e400", b"1.5", b"18446744073709551616", b"2147483648"):
         body = b'{"query":"query ($n: Int) { things(first: $n) { id } }","variables":{"n":' + number + b"}}"
         answer = await client.post("/graphql", content=body, headers={"content-type": PLAIN_JSON})
@@ -349,7 +349,7 @@ async def test_numbers_beyond_all_bounds(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_large_body_is_refused_unread(door: Door) -> None:
-    """413 by its declared length, and, in chunks without one, as soon as it is too large; the rest is not read."""
+    """A large body gets 413: at once by its declared length, and in chunks as soon as it is too large, unread beyond that."""
     async with listening(door) as port:
         head = post(b"").replace(b"content-length: 0", b"content-length: 100001")
         status, headers, answer = await raw(port, head)
@@ -366,7 +366,7 @@ async def test_a_large_body_is_refused_unread(door: Door) -> None:
 
 
 async def test_an_answer_that_takes_too_long() -> None:
-    """The deadline: UNAVAILABLE, and what was running is cancelled."""
+    """A request that exceeds the deadline gets UNAVAILABLE, and its resolvers are cancelled."""
     door = Door(timeout_seconds=0.05)
     async with client_of(door) as client:
         answer = await client.post("/graphql", json={"query": "{ slow things { id } other: slow }"})
@@ -376,7 +376,7 @@ async def test_an_answer_that_takes_too_long() -> None:
 
 
 async def test_a_body_that_never_comes() -> None:
-    """The deadline holds for the request too."""
+    """The deadline includes the time that the request takes to arrive."""
     async with listening(Door(timeout_seconds=0.05)) as port:
         status, _, answer = await raw(port, post(b"").replace(b"content-length: 0", b"content-length: 10"))
     assert status == 503
@@ -384,7 +384,7 @@ async def test_a_body_that_never_comes() -> None:
 
 
 async def test_a_client_that_goes_away(door: Door, logged: io.StringIO) -> None:
-    """In the middle of its request: nothing happens, and no fault is logged."""
+    """If a client disconnects in the middle of its request, nothing runs and no fault is logged."""
     async with listening(door) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(post(json.dumps({"query": PUT, "variables": {"input": GOOD}}).encode())[:-5])
@@ -397,7 +397,7 @@ async def test_a_client_that_goes_away(door: Door, logged: io.StringIO) -> None:
 
 
 async def test_when_to_come_back(client: httpx.AsyncClient) -> None:
-    """Where time helps, the answer says how much."""
+    """RESOURCE_EXHAUSTED says in ``Retry-After`` when to try again."""
     answer = await client.post("/graphql", json={"query": '{ fails(code: "RESOURCE_EXHAUSTED") }'})
     assert answer.status_code == 200
     assert answer.headers["retry-after"] == "7"
@@ -406,7 +406,7 @@ async def test_when_to_come_back(client: httpx.AsyncClient) -> None:
 async def test_a_fault_of_the_door_is_masked(
     door: Door, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
-    """INTERNAL in GraphQL's form with the request id, which the log has too; without the fault's text."""
+    """A fault gets INTERNAL in GraphQL's form with the request id of the log, and without the text of the fault."""
 
     async def fail(*_args: Any) -> Any:
         raise RuntimeError(SENTINEL)

@@ -1,1 +1,1 @@
-"""The GraphQL engine by itself, on schemas that are not the API's."""
+"""Tests of the GraphQL engine, on schemas that are not the API's."""

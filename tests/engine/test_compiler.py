@@ -1,4 +1,4 @@
-"""The compiled executor answers what graphql-core answers, and does so by code of its own."""
+"""The compiled executor returns what graphql-core returns, and does so by generated code."""
 
 import asyncio
 import gc
@@ -32,13 +32,13 @@ from tests.support.oracle_schema import schema as strawberry_schema
 schema = strawberry_schema._schema
 
 SERVED_SHARE = 0.4
-"""How many of the documents are over the schema that is served; the other schema has more to get wrong."""
+"""The share of the documents that use the served schema. The other schema has more to get wrong."""
 
 
-def compiled(source: str, name: str | None = None, over: Any = schema) -> CompiledOperation:
+def compiled(source: str, name: str | None = None, graphql_schema: Any = schema) -> CompiledOperation:
     document = parse(source)
-    assert validate(over, document) == []
-    operation = compile_operation(over, document, name)
+    assert validate(graphql_schema, document) == []
+    operation = compile_operation(graphql_schema, document, name)
     assert operation is not None
     return operation
 
@@ -51,23 +51,23 @@ async def run(operation: CompiledOperation, context: Any, variables: dict[str, A
 
 
 def plain_world() -> World:
-    """A world in which nothing is odd."""
-    return next(world for world in map(World, range(1, 100)) if world.oddity == 0 and world.seed % 3)
+    """Returns a world without faulty values."""
+    return next(world for world in map(World, range(1, 100)) if world.fault_rate == 0 and world.seed % 3)
 
 
-# --- the oracle
+# --- the oracle ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_generated_documents_are_valid(name: str) -> None:
-    over = schema
+    graphql_schema = schema
     if name == "served":
         from resolvers.root import schema as served
 
-        over = served._schema
+        graphql_schema = served._schema
     for number in range(300):
-        case = write_case(over, Random(number))  # noqa: S311 - data of a test
-        assert validate(over, parse(case.source)) == [], case.source
+        case = write_case(graphql_schema, Random(number))  # noqa: S311 - data of a test
+        assert validate(graphql_schema, parse(case.source)) == [], case.source
 
 
 @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -84,15 +84,15 @@ def test_answers_many_documents_as_graphql_core_does(name: str) -> None:
 
 
 def test_the_oracle_sees_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def other(*_: Any) -> ExecutionResult:
+    async def different_result(*_: Any) -> ExecutionResult:
         return ExecutionResult({"now": None, "more": 1}, None)
 
-    monkeypatch.setattr(CompiledOperation, "execute", other)
+    monkeypatch.setattr(CompiledOperation, "execute", different_result)
     with pytest.raises(Difference, match="more"):
         run_one(schema, Case("{ now }", None, [{}]), World, [1])
 
 
-# --- what the oracle cannot see
+# --- what the oracle cannot see --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ async def test_batches_over_a_list_and_its_siblings() -> None:
     world = plain_world()
     result = await run(compiled("{ a: things { loaded { id } } b: things { loaded { name } } }"), world)
     assert result.errors is None
-    assert world.loads == [1], "the loader drops what it was asked for twice, and loads once"
+    assert world.loads == [1], "the loader loads each key once, in one batch"
 
 
 @pytest.mark.anyio
@@ -149,7 +149,7 @@ async def test_a_field_is_looked_up_for_all_rows_at_once() -> None:
 
 @pytest.mark.anyio
 async def test_rows_are_resolved_one_by_one_where_all_at_once_fails() -> None:
-    world = next(world for world in map(World, range(1, 1000)) if world.oddity == 0.1)
+    world = next(world for world in map(World, range(1, 1000)) if world.fault_rate == 0.1)
     document = "{ things(pick: {first: 4}) { joined { firstName } } }"
     result = await run(compiled(document), world)
     expected = await cast("Any", execute(schema, parse(document), context_value=world))
@@ -160,7 +160,7 @@ async def test_rows_are_resolved_one_by_one_where_all_at_once_fails() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("document", ["{ page { edges { node { id joined { total } } } } }", "{ strict now }"])
 async def test_leaves_nothing_to_the_garbage_collector(document: str) -> None:
-    """A cycle in each answer would keep its rows until the collector comes."""
+    """A reference cycle in each result would keep its rows until the collector runs."""
     operation, world = compiled(document), plain_world()
     await run(operation, world)
     gc.collect()
@@ -175,9 +175,9 @@ async def test_leaves_nothing_to_the_garbage_collector(document: str) -> None:
 
 def test_a_synchronous_operation_never_waits() -> None:
     operation = compiled("{ things { id name shout tags labels { key } owner { name } grid { age } } now }")
-    waiting = run(operation, plain_world())
+    execution = run(operation, plain_world())
     with pytest.raises(StopIteration) as ended:
-        waiting.send(None)
+        execution.send(None)
     assert ended.value.value.errors is None
     assert [thing["id"] for thing in ended.value.value.data["things"]]
 
@@ -192,14 +192,14 @@ class Row(NamedTuple):
 
 @strawberry.type
 class Tag:
-    """A dict of a row."""
+    """An object that is resolved from a dict in a row."""
 
     key: str
 
 
 @strawberry.type
 class Item:
-    """A row."""
+    """An object that is resolved from a row."""
 
     id: strawberry.ID
     label: str | None
@@ -208,11 +208,11 @@ class Item:
 
 @strawberry.type
 class Rows:
-    """A root over the rows of its context."""
+    """A root over the rows in the context."""
 
     @strawberry.field(graphql_type=list[Item])
     async def items(self, info: strawberry.Info[Any, None]) -> Any:
-        """The context's."""
+        """Returns the rows in the context."""
         return info.context
 
 
@@ -220,14 +220,14 @@ rows_schema = strawberry.Schema(Rows, config=StrawberryConfig(default_resolver=m
 
 
 async def calls_of(operation: CompiledOperation, rows: list[Any]) -> int:
-    """How many calls of Python functions an execution makes."""
+    """Returns how many calls of Python functions an execution makes."""
     count = 0
 
-    def note(_frame: Any, event: str, _argument: Any) -> None:
+    def count_call(_frame: Any, event: str, _argument: Any) -> None:
         nonlocal count
         count += event == "call"
 
-    sys.setprofile(note)
+    sys.setprofile(count_call)
     try:
         result = await run(operation, rows)
     finally:
@@ -238,7 +238,7 @@ async def calls_of(operation: CompiledOperation, rows: list[Any]) -> int:
 
 @pytest.mark.anyio
 async def test_plain_rows_cost_no_calls() -> None:
-    operation = compiled("{ items { id label } }", over=rows_schema)
+    operation = compiled("{ items { id label } }", graphql_schema=rows_schema)
     rows = [Row(f"i{number}", None, []) for number in range(50)]
     await calls_of(operation, rows)
     assert await calls_of(operation, rows[:1]) == await calls_of(operation, rows)
@@ -246,19 +246,19 @@ async def test_plain_rows_cost_no_calls() -> None:
 
 @pytest.mark.anyio
 async def test_lists_in_rows_are_learnt_when_they_are_first_full() -> None:
-    operation = compiled("{ items { id labels { key } } }", over=rows_schema)
+    operation = compiled("{ items { id labels { key } } }", graphql_schema=rows_schema)
     empty, full = Row("i", None, []), Row("j", None, [{"key": "k"}])
     await calls_of(operation, [empty])
     assert (await run(operation, [empty, full])).data == {
         "items": [{"id": "i", "labels": []}, {"id": "j", "labels": [{"key": "k"}]}]
     }
     two, fifty = await calls_of(operation, [empty, full]), await calls_of(operation, [empty, full] * 25)
-    assert fifty - two <= 48, "no more than a comprehension over the labels of each row"
+    assert fifty - two <= 48, "at most one comprehension over the labels of each row"
 
 
 @pytest.mark.anyio
 async def test_an_odd_row_among_plain_ones_is_told_in_its_place() -> None:
-    operation = compiled("{ items { id label } }", over=rows_schema)
+    operation = compiled("{ items { id label } }", graphql_schema=rows_schema)
     rows: list[Any] = [Row("a", "x", []), Row(7, 8, []), {"id": "c", "label": None}, Row("d", object, [])]  # type: ignore[arg-type]
     result = await run(operation, rows)
     assert result.data == {
@@ -285,7 +285,7 @@ async def test_what_runs_when_it_is_read_is_read_once() -> None:
             reads.append(self.id)
             return self.id
 
-    operation = compiled("{ items { id label } }", over=rows_schema)
+    operation = compiled("{ items { id label } }", graphql_schema=rows_schema)
     rows: list[Any] = [Computed("a", []), Computed("b", []), Computed(3, [])]  # type: ignore[arg-type]
     assert (await run(operation, rows)).errors is None
     assert reads == ["a", "b", 3]
@@ -304,8 +304,8 @@ async def test_mutations_run_one_after_the_other() -> None:
             events.append(f"end {name}")
             return name
 
-    over = strawberry.Schema(Rows, Change, config=StrawberryConfig(default_resolver=member))._schema
-    operation = compiled('mutation { a: step(name: "a") b: step(name: "b") }', over=over)
+    graphql_schema = strawberry.Schema(Rows, Change, config=StrawberryConfig(default_resolver=member))._schema
+    operation = compiled('mutation { a: step(name: "a") b: step(name: "b") }', graphql_schema=graphql_schema)
     assert (await run(operation, None)).data == {"a": "a", "b": "b"}
     assert events == ["begin a", "end a", "begin b", "end b"]
 
@@ -335,17 +335,17 @@ def test_siblings_of_a_null_that_propagates_are_not_abandoned() -> None:
         def works(self) -> list[Work]:
             return [Work(number=number) for number in (1, 2, 3, 4)]
 
-    over = strawberry.Schema(Works, config=StrawberryConfig(default_resolver=member))._schema
+    graphql_schema = strawberry.Schema(Works, config=StrawberryConfig(default_resolver=member))._schema
 
     async def run_all() -> ExecutionResult:
-        result = await run(compiled("{ works { done strict } }", over=over), None)
+        result = await run(compiled("{ works { done strict } }", graphql_schema=graphql_schema), None)
         await quiet()
         return result
 
     result = asyncio.run(run_all())
     assert result.data is None
     assert [error.path for error in result.errors or ()] == [["works", 2, "strict"]]
-    assert ended == [3, 1, 2], "those of the failed row were the first to be let go"
+    assert ended == [3, 1, 2], "the siblings in the failed row were abandoned first"
 
 
 @pytest.mark.anyio
@@ -355,9 +355,9 @@ async def test_code_is_kept_for_a_bounded_number_of_conditions_and_holds_no_othe
     fields = " ".join(f"{name}: now @include(if: ${name})" for name in names)
     operation = compiled(f"query ($at: DateTime, {declared}) {{ {fields} x: now(at: $at) }}")
     for combination in range(64):
-        chosen = {name: bool(combination >> place & 1) for place, name in enumerate(names)}
-        result = await run(operation, None, {**chosen, "at": "2026-01-01T00:00:00Z"})
-        assert list(result.data or ()) == [*(name for name in names if chosen[name]), "x"]
+        conditions = {name: bool(combination >> place & 1) for place, name in enumerate(names)}
+        result = await run(operation, None, {**conditions, "at": "2026-01-01T00:00:00Z"})
+        assert list(result.data or ()) == [*(name for name in names if conditions[name]), "x"]
     assert len(operation._plans) == MAX_PLANS
     for plan in operation._plans.values():
         assert set(plan._conditions.coerced) == set(plan._conditions.sources) == set(names)
@@ -366,7 +366,7 @@ async def test_code_is_kept_for_a_bounded_number_of_conditions_and_holds_no_othe
 @pytest.mark.anyio
 @pytest.mark.parametrize("key", ["class", "None", "import", "x", "s", "__class__", "\N{LATIN SMALL LETTER A}"])
 async def test_names_of_a_document_are_no_code(key: str) -> None:
-    operation = compiled(f"{{ {key}: items {{ {key}: id {key}_: label }} }}", over=rows_schema)
+    operation = compiled(f"{{ {key}: items {{ {key}: id {key}_: label }} }}", graphql_schema=rows_schema)
     assert (await run(operation, [Row("a", None, [])])).data == {key: [{key: "a", f"{key}_": None}]}
 
 
@@ -379,9 +379,10 @@ async def test_arguments_that_a_resolver_may_change_are_made_for_each_call() -> 
             words.append("more")
             return len(words)
 
-    over = strawberry.Schema(Taker, config=StrawberryConfig(default_resolver=member))._schema
+    graphql_schema = strawberry.Schema(Taker, config=StrawberryConfig(default_resolver=member))._schema
     operation = compiled(
-        'query ($w: [String!]!) { a: take(words: ["x"]) b: take(words: $w) c: take(words: $w) }', over=over
+        'query ($w: [String!]!) { a: take(words: ["x"]) b: take(words: $w) c: take(words: $w) }',
+        graphql_schema=graphql_schema,
     )
     for _ in range(2):
         assert (await run(operation, None, {"w": ["y"]})).data == {"a": 2, "b": 2, "c": 2}
@@ -390,9 +391,9 @@ async def test_arguments_that_a_resolver_may_change_are_made_for_each_call() -> 
 @pytest.mark.anyio
 @pytest.mark.parametrize("make", [lambda: member, lambda: getattr, lambda: lambda source, name: source.get(name)])
 async def test_any_default_resolver_does(make: Callable[[], Any]) -> None:
-    over = strawberry.Schema(Rows, config=StrawberryConfig(default_resolver=make()))._schema
+    graphql_schema = strawberry.Schema(Rows, config=StrawberryConfig(default_resolver=make()))._schema
     resolver = make()
     rows: list[Any] = [Row("a", "b", [])] if resolver is getattr else [{"id": "a", "label": "b"}]
-    operation = compiled("{ items { id label } }", over=over)
+    operation = compiled("{ items { id label } }", graphql_schema=graphql_schema)
     for _ in range(2):
         assert (await run(operation, rows)).data == {"items": [{"id": "a", "label": "b"}]}

@@ -1,4 +1,6 @@
-"""The engine: documents are prepared once, every fault is told without a value, and what went wrong is masked."""
+"""The engine behind its door: documents are prepared once, faults are named without values, and server errors are
+masked.
+"""
 
 import gc
 from collections.abc import AsyncIterator, Iterator, MutableMapping
@@ -24,13 +26,13 @@ GOOD = {"name": "abc", "value": "v", "ttlSeconds": 60}
 
 @pytest.fixture(params=[True, False], ids=["compiled", "interpreted"])
 def compiled(request: pytest.FixtureRequest) -> bool:
-    """Whether operations run as code of their own; what is told must not depend on it."""
+    """Whether operations run as generated code. The answers must not depend on it."""
     return bool(request.param)
 
 
 @contextmanager
 def engine_logs() -> Iterator[list[MutableMapping[str, Any]]]:
-    """What the engine logs meanwhile, whatever the configuration that other tests have left to its logger."""
+    """Yields what is logged meanwhile, whatever logger configuration other tests have left."""
     capture = structlog.testing.LogCapture()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logs, "log", structlog.wrap_logger(structlog.testing.ReturnLogger(), [capture]))
@@ -41,7 +43,7 @@ def engine_logs() -> Iterator[list[MutableMapping[str, Any]]]:
 
 
 async def test_an_operation_with_variables_runs(compiled: bool) -> None:
-    """Data, and nothing but data."""
+    """The answer has data and nothing else."""
     source = "query A($n: Int) { things(first: $n) { id at children(first: 1) { name } } } query B { __typename }"
     body = await ask(small_engine(compiled=compiled), source, {"n": 1, "unused": 1}, operation_name="A")
     child = {"name": "thing 0"}
@@ -49,7 +51,7 @@ async def test_an_operation_with_variables_runs(compiled: bool) -> None:
 
 
 async def test_which_operation_is_meant() -> None:
-    """The one there is, or the one that is named; anything else is INVALID_ARGUMENT."""
+    """The only operation or the named one runs. Anything else is INVALID_ARGUMENT."""
     engine = small_engine()
     two = "query A { __typename } query B { things(first: 1) { id } }"
     assert await ask(engine, two, operation_name="A") == {"data": {"__typename": "Query"}}
@@ -58,7 +60,7 @@ async def test_which_operation_is_meant() -> None:
 
 
 async def test_mutations_and_subscriptions_run_by_their_own_ways() -> None:
-    """No mutation by GET, no subscription as a single answer."""
+    """No mutation runs by GET, and no subscription as a single answer."""
     context = Context()
     answer = await small_engine().run(PUT, {"input": GOOD}, None, context, by_get=True)
     assert answer.not_by_get
@@ -68,24 +70,24 @@ async def test_mutations_and_subscriptions_run_by_their_own_ways() -> None:
 
 
 async def test_a_subscription_streams_and_masks() -> None:
-    """Each event is an answer; a fault ends the stream, and is told no more of than anywhere else."""
+    """Each event is an answer. A server error ends the stream and is masked as anywhere else."""
     engine = small_engine()
     answers = await engine.subscribe("subscription ($c: Int!) { ticks(count: $c) }", {"c": 2}, None, Context())
     assert isinstance(answers, AsyncIterator)
-    seen = [orjson.loads(answer.body) async for answer in answers]
-    assert seen[:2] == [{"data": {"ticks": 0}}, {"data": {"ticks": 1}}]
-    assert codes_of(seen[2]) == {"INTERNAL"}
-    assert SENTINEL not in str(seen)
+    bodies = [orjson.loads(answer.body) async for answer in answers]
+    assert bodies[:2] == [{"data": {"ticks": 0}}, {"data": {"ticks": 1}}]
+    assert codes_of(bodies[2]) == {"INTERNAL"}
+    assert SENTINEL not in str(bodies)
     refused = await engine.subscribe("subscription ($c: Int!) { ticks(count: $c) }", {"c": "x"}, None, Context())
     assert isinstance(refused, Answer)
     assert fields_of(orjson.loads(refused.body)) == {"count": "must be a whole number of at most 32 bits"}
-    one = await engine.subscribe("{ __typename }", None, None, Context())
-    assert isinstance(one, Answer)
-    assert one.executed
+    answer = await engine.subscribe("{ __typename }", None, None, Context())
+    assert isinstance(answer, Answer)
+    assert answer.executed
 
 
 async def test_cost_is_checked_by_each_requests_variables() -> None:
-    """The document is kept; a page that is too large for it is refused."""
+    """The document is kept. A page size that costs too much is refused."""
     engine = small_engine(Limits(cost=100))
     source = "query ($n: Int!) { things(first: $n) { id name } }"
     assert "data" in await ask(engine, source, {"n": 49})
@@ -98,7 +100,7 @@ async def test_cost_is_checked_by_each_requests_variables() -> None:
 
 
 async def test_a_document_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second request of a document neither parses nor validates it."""
+    """The second request with a document neither parses nor validates it."""
     engine = small_engine()
     first = await ask(engine, "{ things { id } }")
     for name in ("parse", "validate", "check_document"):
@@ -107,7 +109,7 @@ async def test_a_document_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By number and by length of text, the least recently used first; refused documents are not kept."""
+    """Kept documents are bounded by number and length. The least recently used go first. Refused ones are not kept."""
     engine = small_engine()
     monkeypatch.setattr(documents_module, "MAX_KEPT", 2)
     documents = ["{ a: __typename }", "{ b: __typename }", "{ c: __typename }"]
@@ -131,12 +133,12 @@ async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 async def test_a_document_that_holds_a_secret_is_not_kept(source: str, compiled: bool) -> None:
-    """It runs, and nothing of the engine remembers it."""
+    """The document runs, and no part of the engine keeps the secret."""
     engine = small_engine(compiled=compiled)
     assert await ask(engine, source) == {"data": {"put": "abc red 1 0"}}
     assert not engine.engine.documents._kept
     gc.collect()
-    assert not [held for held in gc.get_objects() if isinstance(held, StringValueNode) and held.value == SENTINEL]
+    assert not [node for node in gc.get_objects() if isinstance(node, StringValueNode) and node.value == SENTINEL]
 
 
 # --- faults of a document --------------------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ async def test_a_document_that_holds_a_secret_is_not_kept(source: str, compiled:
     ],
 )
 async def test_a_syntax_error_says_where_and_not_what(source: str, message: str) -> None:
-    """What was expected may be told; what was found may be half a secret."""
+    """The message may name what was expected. What was found may be half a secret."""
     body = await ask(small_engine(), source)
     assert [error["message"] for error in body["errors"]] == [message]
     assert codes_of(body) == {"INVALID_ARGUMENT"}
@@ -196,7 +198,9 @@ LITERAL = "mutation { put(input: %s) }"
 )
 @pytest.mark.parametrize("as_default", [False, True])
 async def test_a_bad_literal_is_told_by_its_fields(literal: str, fields: set[str], as_default: bool) -> None:
-    """G8, L4, L6: every bad field by its path, no value; also where the literal is the default of a variable."""
+    """G8, L4, L6: the answer names every bad field by its path and no value, also if the literal is a variable's
+    default.
+    """
     source = f"mutation ($input: PutInput! = {literal}) {{ put(input: $input) }}" if as_default else LITERAL % literal
     engine = small_engine()
     answer = await engine.run(source, None, None, Context())
@@ -207,7 +211,7 @@ async def test_a_bad_literal_is_told_by_its_fields(literal: str, fields: set[str
 
 
 @pytest.mark.parametrize(
-    ("given", "fields"),
+    ("value", "fields"),
     [
         (
             {"name": "ABC", "value": SENTINEL, "ttlSeconds": 59, "maxUses": "1", "colour": "PINK"},
@@ -240,10 +244,12 @@ async def test_a_bad_literal_is_told_by_its_fields(literal: str, fields: set[str
     ],
 )
 @pytest.mark.parametrize("variable", ["input", "other"])
-async def test_bad_variables_are_told_by_their_fields(given: Any, fields: dict[str, str], variable: str) -> None:
-    """All of them in one answer, as the HTTP door calls them, whatever the variable's name; values never."""
+async def test_bad_variables_are_told_by_their_fields(value: Any, fields: dict[str, str], variable: str) -> None:
+    """One answer names all bad fields, as the HTTP door names them and whatever the variable's name. It quotes no
+    value.
+    """
     source = PUT.replace("$input", f"${variable}")
-    answer = await small_engine().run(source, {variable: given}, None, Context())
+    answer = await small_engine().run(source, {variable: value}, None, Context())
     body = orjson.loads(answer.body)
     assert fields_of(body) == fields
     assert codes_of(body) == {"INVALID_ARGUMENT"}
@@ -252,21 +258,23 @@ async def test_bad_variables_are_told_by_their_fields(given: Any, fields: dict[s
 
 
 async def test_bad_fields_of_a_good_type_are_told_alike(compiled: bool) -> None:
-    """What only the model finds stands at the same paths, though it is found later."""
+    """Faults that only the model finds have the same paths, though they are found later."""
     body = await ask(small_engine(compiled=compiled), PUT, {"input": GOOD | {"name": "ABC", "ttlSeconds": 59}})
     assert fields_of(body) == {"name": "must match ^[a-z]{1,8}$", "ttlSeconds": "must be at least 60"}
     assert body["data"] is None
 
 
 async def test_a_missing_variable_is_told() -> None:
-    """By the argument that it gives."""
+    """The fault names the argument that uses the variable."""
     assert fields_of(await ask(small_engine(), PUT)) == {"input": "is required"}
     source = "query ($which: ID!) { thing(id: $which) { id } }"
     assert fields_of(await ask(small_engine(), source, {"which": None})) == {"id": "must not be null"}
 
 
 async def test_null_where_only_absence_is_allowed(compiled: bool) -> None:
-    """A nullable variable fits where a default stands; null in it is the caller's fault, not an internal error."""
+    """A nullable variable may stand where a default applies. A null in it is the caller's fault and not an internal
+    error.
+    """
     source = """mutation M($uses: Int, $weight: Int = 2) {
       put(input: {name: "abc", value: "v", ttlSeconds: 60, maxUses: $uses, tags: [{key: "k", weight: $weight}]}) }
       query Q($first: Int) { things(first: $first) { id } }"""
@@ -279,7 +287,7 @@ async def test_null_where_only_absence_is_allowed(compiled: bool) -> None:
 
 
 async def test_many_faults_make_no_longer_answer() -> None:
-    """A list of bad items is told by its first hundred."""
+    """The answer names the first hundred faults of a long list of bad items."""
     body = await ask(small_engine(), PUT, {"input": GOOD | {"tags": [{}] * 10_000}})
     assert len(fields_of(body)) == 100
     source = "{" + " ".join(f'thing(id: "t0") {{ nothing{n} }}' for n in range(30)) + "}"
@@ -302,20 +310,20 @@ NEAR_MISSES = [
 
 @pytest.mark.parametrize("source", NEAR_MISSES)
 async def test_no_suggestions(source: str) -> None:
-    """G9: fields, arguments, enum values, directives, types and input fields: no near miss names the real one."""
+    """G9: no message about a near miss names the real field, argument, enum value, directive, type or input field."""
     text = str(await ask(small_engine(), source))
     assert "did you mean" not in text.lower()
     assert "INVALID_ARGUMENT" in text
 
 
 async def test_no_suggestions_for_variables() -> None:
-    """G9: nor in what is told of variables."""
-    for given in (GOOD | {"valu": "v"}, GOOD | {"colour": "REDD"}):
-        assert "did you mean" not in str(await ask(small_engine(), PUT, {"input": given})).lower()
+    """G9: messages about variables do not either."""
+    for value in (GOOD | {"valu": "v"}, GOOD | {"colour": "REDD"}):
+        assert "did you mean" not in str(await ask(small_engine(), PUT, {"input": value})).lower()
 
 
 async def test_suggestions_where_they_are_on() -> None:
-    """In `bcd dev`, names of the schema are suggested."""
+    """`bcd dev` suggests names of the schema."""
     body = await ask(small_engine(suggestions=True), NEAR_MISSES[0])
     assert "Did you mean 'things'" in body["errors"][0]["message"]
 
@@ -329,7 +337,7 @@ async def test_suggestions_where_they_are_on() -> None:
     ],
 )
 async def test_introspection_by_setting(source: str) -> None:
-    """Refused where it is off; ``__typename`` tells nothing that the answer does not."""
+    """Introspection is refused if it is off. ``__typename`` reveals nothing that the answer does not."""
     body = await ask(small_engine(), source)
     assert codes_of(body) == {"INVALID_ARGUMENT"}
     assert "BC_GRAPHQL_INTROSPECTION" in body["errors"][0]["message"]
@@ -338,7 +346,7 @@ async def test_introspection_by_setting(source: str) -> None:
 
 
 async def test_introspection_cannot_multiply() -> None:
-    """Lists of lists of fields are bounded, even where introspection is on."""
+    """Lists of lists of fields are bounded even if introspection is on."""
     source = "{ __schema { types { fields { type { fields { type { fields { type { fields { name } } } } } } } } } }"
     assert codes_of(await ask(small_engine(introspection=True), source)) == {"INVALID_ARGUMENT"}
 
@@ -348,7 +356,7 @@ async def test_introspection_cannot_multiply() -> None:
 
 @pytest.mark.parametrize("field", ["broken", "absent"])
 async def test_an_unforeseen_fault_is_masked(field: str, compiled: bool) -> None:
-    """INTERNAL with the request id; the log has the type and the frames, and no text or value."""
+    """The answer is INTERNAL with the request id. The log has the type and the frames, and no text or value."""
     with engine_logs() as logs:
         body = await ask(small_engine(compiled=compiled), f"query Q {{ things(first: 1) {{ id {field} }} }}")
     assert body["errors"] == [
@@ -368,7 +376,7 @@ async def test_an_unforeseen_fault_is_masked(field: str, compiled: bool) -> None
 
 
 async def test_a_foreseen_error_is_told(compiled: bool) -> None:
-    """The code, and what else the error has; the data of the other fields."""
+    """The answer has the error's code and other members, and the data of the other fields."""
     engine = small_engine(compiled=compiled)
     with engine_logs() as logs:
         body = await ask(engine, '{ fails(code: "INVALID_ARGUMENT") ok: __typename }')
@@ -386,7 +394,7 @@ async def test_a_foreseen_error_is_told(compiled: bool) -> None:
 
 
 async def test_what_is_out_of_reach_is_unavailable(compiled: bool) -> None:
-    """A fault that the composition root knows is told by its code and not logged as ours."""
+    """An error that the composition root classifies is answered by its code, and not logged as a server error."""
     with engine_logs() as logs:
         body = await ask(small_engine(compiled=compiled), '{ fails(code: "connection") }')
     assert codes_of(body) == {"UNAVAILABLE"}
@@ -395,7 +403,7 @@ async def test_what_is_out_of_reach_is_unavailable(compiled: bool) -> None:
 
 
 async def test_not_found_is_the_same_bytes(compiled: bool) -> None:
-    """Whatever the id and the request, nothing but the code is told."""
+    """The answer holds only the code, whatever the id and the request."""
     engine = small_engine(compiled=compiled)
     source = "query ($id: ID!) { thing(id: $id) { id } }"
     answers = {(await engine.run(source, {"id": f"t{n}"}, None, Context(f"req_{n}"))).body for n in (1, 2)}
@@ -404,7 +412,7 @@ async def test_not_found_is_the_same_bytes(compiled: bool) -> None:
 
 
 async def test_compiled_and_interpreted_answers_are_the_same_bytes() -> None:
-    """With data, errors and nulls side by side."""
+    """The answers have data, errors and nulls side by side."""
     source = """query ($yes: Boolean!) {
       things(first: 2) { ...F at @skip(if: $yes) children { id absent } }
       thing(id: "t0") { __typename name @include(if: $yes) } missing: thing(id: "t9") { id }

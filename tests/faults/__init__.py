@@ -1,1 +1,1 @@
-"""What breaks: killed processes, lost databases, several servers, and secrets that must not leak."""
+"""Tests of faults: killed processes, lost databases, several servers, and secrets that must not leak."""

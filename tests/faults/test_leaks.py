@@ -1,4 +1,4 @@
-"""A secret's value and a site token are found nowhere but where they belong: not in an answer, a log or a table."""
+"""No answer, log or table holds the value of a secret, a site token or an API key, or anything that reveals them."""
 
 import base64
 import hashlib
@@ -22,8 +22,9 @@ from resolvers.site_tokens import MintedSiteToken
 from schema.agents import EnrollInput
 from schema.secrets import PutSecretInput
 from services.forge import Minted
-from services.hashing import Hasher, Pepper
+from services.hashing import Hasher
 from services.keyfiles import BrokerPublicKey
+from services.pepper import Pepper
 from services.requests import RequestContext
 from services.secret_stores.local import LocalStore
 from settings import Settings
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.anyio
 MARKER = "Marker-of-a-value-5d8e"
 GUESSABLE = "abcd"
 FREE_TEXT = {"name", "value", "note", "machine", "version", "idempotencyKey"}
-"""Members that are a caller's own words: what stands there is meant to be stored."""
+"""The members that hold a caller's own words, which are meant to be stored."""
 
 PUT = "mutation ($input: PutSecretInput!) { putSecret(input: $input) { reference version name scope } }"
 
@@ -45,16 +46,16 @@ PUT = "mutation ($input: PutSecretInput!) { putSecret(input: $input) { reference
 async def world(
     cluster: EmbeddedPostgres, template: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Served]:
-    """A server that logs all it can; its answers are collected by ``Everything``."""
+    """Yields a server that logs at the level debug. ``Everything`` collects its answers."""
     async with (
         new_database(cluster, template) as url,
-        served(url, tmp_path_factory.mktemp("leaks"), BC_LOG_LEVEL="debug") as made,
+        served(url, tmp_path_factory.mktemp("leaks"), BC_LOG_LEVEL="debug") as server,
     ):
-        yield made
+        yield server
 
 
 class Everything:
-    """All that got out: answers with their headers, logs, and the database as `pg_dump` writes it."""
+    """Collects everything that a server emits: answers with their headers, logs, and the database by `pg_dump`."""
 
     def __init__(self, world: Served, cluster: EmbeddedPostgres) -> None:
         self._world = world
@@ -62,19 +63,19 @@ class Everything:
         self.answers: list[bytes] = []
 
     async def post(self, caller: str | None, path: str, body: Any, **headers: str) -> httpx.Response:
-        """Send one request and keep its answer."""
+        """Sends one request and keeps its answer."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        given = self._world.headers(caller, **{"content-type": "application/json"} | headers)
-        answer = await self._world.client.post(path, content=content, headers=given)
+        sent = self._world.headers(caller, **{"content-type": "application/json"} | headers)
+        answer = await self._world.client.post(path, content=content, headers=sent)
         self.keep(answer)
         return answer
 
     def keep(self, answer: httpx.Response) -> None:
-        """Keep an answer."""
+        """Keeps an answer."""
         self.answers.append(repr(answer.headers.raw).encode() + answer.content)
 
     async def texts(self) -> dict[str, str]:
-        """Where, and what."""
+        """Returns the texts in which a secret could be found, by the name of their place."""
         last = await self._world.client.get("/healthz")
         await self._world.process.logged(request_id=last.headers["x-request-id"])
         self.keep(await self._world.client.get("/metrics"))
@@ -87,25 +88,25 @@ class Everything:
         }
 
     async def found(self, *values: str) -> list[tuple[str, str]]:
-        """The forms of ``values`` that are anywhere, and where."""
+        """Returns the place and the form of each finding of ``values``."""
         forms = {form for value in values for form in forms_of(value)}
         return [(place, form) for place, text in (await self.texts()).items() for form in forms if form in text]
 
 
 @pytest.fixture
 def everything(world: Served, cluster: EmbeddedPostgres) -> Everything:
-    """What this test lets out."""
+    """Returns a new collector for one test."""
     return Everything(world, cluster)
 
 
 def dump(url: str) -> str:
-    """Every table, by `pg_dump`."""
+    """Returns every table of the database as `pg_dump` writes it."""
     command = [str(packaged_binaries() / "pg_dump"), "--dbname", url, "--inserts"]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
 
 
 def forms_of(value: str) -> Iterator[str]:
-    """The value as it is, and as anything that would give it away: encoded, or a digest that can be guessed from."""
+    """Yields the value, and every form that would reveal it: encodings, and digests from which it could be guessed."""
     raw = value.encode()
     yield value
     yield raw.hex()
@@ -121,12 +122,12 @@ def forms_of(value: str) -> Iterator[str]:
 
 
 def literal(text: str) -> dict[str, Any]:
-    """A put whose input stands in the document."""
+    """Returns the body of a put whose input is a literal in the document."""
     return {"query": f"mutation {{ putSecret(input: {text}) {{ version }} }}"}
 
 
 def wrong(value: str) -> Iterator[Any]:
-    """What people send by mistake: unknown fields, wrong types, and no JSON, at the HTTP door."""
+    """Yields mistaken bodies for the HTTP door: unknown fields, wrong types, and text that is not JSON."""
     good = {"tenantId": "acme", "name": "leak", "value": value}
     yield good | {"unknown": value}
     yield {"tenantId": "acme", "name": "leak", "secretValu": value}
@@ -145,7 +146,7 @@ def wrong(value: str) -> Iterator[Any]:
 
 
 def wrong_in_graphql(value: str) -> Iterator[Any]:
-    """The same at the other door, as variables and as literals."""
+    """Yields the same mistakes as bodies for GraphQL, in variables and in literals."""
     good = {"tenantId": "acme", "name": "leak", "value": value}
     for body in wrong(value):
         if isinstance(body, bytes):
@@ -170,8 +171,10 @@ def wrong_in_graphql(value: str) -> Iterator[Any]:
 
 
 async def test_the_marker_is_nowhere(world: Served, everything: Everything) -> None:
-    """Put rightly and wrongly, by callers who may and may not: in no answer, no line of a log at the level debug, and
-    no table, the store's ciphertexts included; nor encoded, nor as a digest (L4, L6, L7, L9, G8).
+    """The value is put correctly and wrongly, by callers who may and who may not (L4, L6, L7, L9, G8).
+
+    No answer, no log at the level debug and no table holds it, as it is, encoded, or as a digest. The tables include
+    the store's ciphertexts.
     """
     post = everything.post
     good = {"tenantId": "acme", "name": "leak", "value": MARKER}
@@ -212,7 +215,7 @@ async def test_the_marker_is_nowhere(world: Served, everything: Everything) -> N
 
 
 async def test_l9_no_digest_of_a_guessable_value(everything: Everything) -> None:
-    """L9 (vault 1763): `abcd` could be guessed from any digest of it; there is none in answers, logs or tables."""
+    """L9 (vault 1763): `abcd` could be guessed from any digest of it. No answer, log or table holds one."""
     for _ in range(2):
         body = {"tenantId": "acme", "name": "l9", "value": GUESSABLE, "idempotencyKey": "l9"}
         assert (await everything.post("acme-admin", "/api/compute/secrets/put", body)).json()["version"] == 1
@@ -224,8 +227,9 @@ async def test_l9_no_digest_of_a_guessable_value(everything: Everything) -> None
 
 @pytest.mark.parametrize("way", ["privilege", "trigger", "constraint"])
 async def test_a_failing_store_leaks_nothing(world: Served, everything: Everything, way: str) -> None:
-    """The store's table cannot be written: INTERNAL, nothing stored, and nothing of the value or its ciphertext in the
-    answer, in our log or in PostgreSQL's.
+    """The store's table cannot be written. The answer is INTERNAL, and nothing is stored.
+
+    Neither the answer, nor the server's log, nor PostgreSQL's log holds any part of the value or its ciphertext.
     """
     table = "secret_ciphertexts"
     refusing = "BEGIN RAISE EXCEPTION $$no$$ USING DETAIL = $$Failing row $$ || NEW::text; END"
@@ -264,17 +268,18 @@ async def test_a_failing_store_leaks_nothing(world: Served, everything: Everythi
 
 
 async def mint(everything: Everything, world: World, key: str) -> str:
-    """A new site token; the answer that shows it is not kept."""
-    given = {"tenantId": "acme", "siteId": await world.site_id("Acme Berlin"), "ttlSeconds": 600, "maxUses": 9}
-    answer = await everything.post("acme-admin", "/api/compute/siteTokens/create", given | {"idempotencyKey": key})
+    """Returns a new site token. Does not keep the answer that shows it."""
+    token = {"tenantId": "acme", "siteId": await world.site_id("Acme Berlin"), "ttlSeconds": 600, "maxUses": 9}
+    answer = await everything.post("acme-admin", "/api/compute/siteTokens/create", token | {"idempotencyKey": key})
     everything.answers.pop()
     return str(answer.json()["token"])
 
 
 async def test_l1_a_token_through_every_operation(world: Served, everything: Everything) -> None:
-    """L1 (infra-controller pull request 6046, Teleport 2322): minted, replayed, listed, used to enrol, used wrongly,
-    as the credential, and in each member of each operation that is not free text: neither it nor its secret is in any
-    answer but the mint, in a log, an event, an audit row or a table.
+    """L1 (infra-controller pull request 6046, Teleport 2322): only the answer to its mint shows a token or its secret.
+
+    The token is minted, replayed, listed, used to enrol, used wrongly, sent as the credential, and sent in each member
+    of each operation that is not free text. No other answer, log, event, audit row or table holds it.
     """
     token = await mint(everything, world, "l1")
     token_id, secret = ids.parse_bearer(token) or ("", "")
@@ -315,7 +320,7 @@ async def test_l1_a_token_through_every_operation(world: Served, everything: Eve
 
 
 async def test_api_keys_are_nowhere(world: Served, everything: Everything) -> None:
-    """The secret half of a key is in no answer, log or table: SHA-256 of its 256 random bits is all there is."""
+    """The secret half of a key is in no answer, log or table. Only SHA-256 of its 256 random bits is stored."""
     for caller in world.keys:
         await everything.post(caller, "/api/compute/sites/list", {})
         await everything.post(caller, "/graphql", {"query": "{ viewer { name tenantId actions } }"})
@@ -328,7 +333,7 @@ async def test_api_keys_are_nowhere(world: Served, everything: Everything) -> No
 
 
 async def test_d2_a_row_that_fails_is_not_quoted(world: Served, everything: Everything) -> None:
-    """D2: PostgreSQL's `Failing row contains (...)` of a row with a hash gets into no answer and no log."""
+    """D2: no answer and no log has PostgreSQL's `Failing row contains (...)` of a row with a hash."""
     await world.rows("ALTER TABLE join_tokens ADD CONSTRAINT never CHECK (max_uses > 99) NOT VALID")
     try:
         given = {"tenantId": "acme", "siteId": await world.site_id("Acme Dublin"), "ttlSeconds": 600}
@@ -351,7 +356,7 @@ async def test_d2_a_row_that_fails_is_not_quoted(world: Served, everything: Ever
 
 
 def test_nothing_that_holds_a_secret_shows_it() -> None:
-    """``repr``, ``str``, formats and dumps of each sensitive type, and of what contains one."""
+    """``repr``, ``str``, formats and dumps of each sensitive type, and of its holders, do not show the secret."""
     secret = "Sentinel-4b1d"
     raw = secret.encode()
     site_token = SiteTokenRow(*["a"] * (len(SiteTokenRow._fields) - 1), datetime.now(UTC))  # type: ignore[arg-type, call-arg]
@@ -393,7 +398,7 @@ def test_nothing_that_holds_a_secret_shows_it() -> None:
 
 
 def test_reveal_has_few_callers() -> None:
-    """The one way out of a sensitive type; whoever adds a caller adds it here, with the reason."""
+    """``reveal`` is the only way to read a sensitive type. A new caller must be added here, with the reason."""
     root = Path(__file__).parent.parent.parent
     rooms = ("agent", "cli", "database", "doors", "engine", "models", "resolvers", "schema", "services")
     callers = {

@@ -1,4 +1,4 @@
-"""The database stopped, frozen or cut off: clear answers in time, and recovery without anybody's help."""
+"""The database is stopped, frozen or cut off: the server answers clearly and in time, and recovers by itself."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ PUT = "mutation ($input: PutSecretInput!) { putSecret(input: $input) { version }
 
 @pytest.fixture(scope="module")
 async def postgres(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedPostgres]:
-    """A PostgreSQL of this module's own, to be stopped."""
+    """Yields a PostgreSQL of this module's own, which its tests stop."""
     settings = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
     server = EmbeddedPostgres(tmp_path_factory.mktemp("outage"), settings=settings)
     await asyncio.to_thread(server.start)
@@ -36,13 +36,16 @@ async def postgres(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Em
 
 @pytest.fixture(scope="module")
 async def world(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    """A server with the waits that it has by default."""
-    async with make_world(postgres.dsn(), tmp_path_factory.mktemp("world")) as made:
-        yield made
+    """Yields a server with the default time limits."""
+    async with make_world(postgres.dsn(), tmp_path_factory.mktemp("world")) as demo:
+        yield demo
 
 
 async def both(world: World) -> tuple[str, str]:
-    """The code of a change at each door, with ``OK`` for none; both within 5 s, and with words on when to come back."""
+    """Returns the code that a change gets at each door, with ``OK`` for success.
+
+    Checks that both answers come within 5 s, and that a refusal has ``Retry-After``.
+    """
     put = {"tenantId": "acme", "name": "n", "value": "v"}
     headers = world.headers("acme-admin", accept="application/graphql-response+json")
     began = time.monotonic()
@@ -52,34 +55,35 @@ async def both(world: World) -> tuple[str, str]:
         world.client.post("/graphql", json={"query": QUERY}, headers=headers),
     )
     assert time.monotonic() - began < 5
-    told = [errors_of(answer.json()) for answer in (by_graphql, read)]
-    assert told[0] == told[1]
+    codes = [errors_of(answer.json()) for answer in (by_graphql, read)]
+    assert codes[0] == codes[1]
     if by_http.status_code == 503:
         assert {answer.headers["retry-after"] for answer in (by_http, by_graphql, read)} == {"1"}
         assert by_http.headers["content-type"] == "application/problem+json"
         assert "postgres" not in (by_http.text + by_graphql.text + read.text).lower()
-    return by_http.json().get("code", "OK"), told[0]
+    return by_http.json().get("code", "OK"), codes[0]
 
 
 def errors_of(answer: Any) -> str:
-    """The one code of a GraphQL answer, or ``OK``."""
+    """Returns the code of a GraphQL answer's first error, or ``OK``."""
     return str(answer["errors"][0]["extensions"]["code"]) if "errors" in answer else "OK"
 
 
 async def recovered(world: World) -> None:
-    """Return once everything works again, which takes no more than a few seconds."""
+    """Waits until everything works again. Fails after 10 s."""
     async with asyncio.timeout(10):
         while (await world.client.get("/readyz")).status_code != 200:
             await asyncio.sleep(0.05)
         while await both(world) != ("OK", "OK"):
             await asyncio.sleep(0.05)
-        while await world.count("outbox", "position IS NULL"):  # the relay and the listener are back too
+        while await world.count("outbox", "position IS NULL"):  # until the relay and the listener work again too
             await asyncio.sleep(0.05)
 
 
 async def test_a_stopped_database(world: World, postgres: EmbeddedPostgres) -> None:
-    """`/readyz` fails, `/healthz` does not; both doors say UNAVAILABLE within 5 s, again and again; and when it is
-    back, all goes on: the same keys, the versions without a gap, the events delivered.
+    """`/readyz` fails, `/healthz` does not, and both doors answer UNAVAILABLE within 5 s each time.
+
+    When the database is back, the same keys work, the versions have no gap, and the events are delivered.
     """
     assert await both(world) == ("OK", "OK")
     before = await world.count("secret_versions")
@@ -102,7 +106,7 @@ async def test_a_stopped_database(world: World, postgres: EmbeddedPostgres) -> N
 
 
 def processes(postgres: EmbeddedPostgres) -> list[int]:
-    """The postmaster and its children."""
+    """Returns the process ids of the postmaster and its children."""
     postmaster = int((postgres.cluster_dir / "postmaster.pid").read_text().split()[0])
     children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
     return [postmaster, *map(int, children)]
@@ -110,7 +114,7 @@ def processes(postgres: EmbeddedPostgres) -> list[int]:
 
 @contextmanager
 def frozen(postgres: EmbeddedPostgres) -> Iterator[None]:
-    """PostgreSQL does not move: it neither answers nor closes a connection."""
+    """Stops PostgreSQL's processes by SIGSTOP: it neither answers nor closes a connection."""
     pids = processes(postgres)
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -124,8 +128,9 @@ def frozen(postgres: EmbeddedPostgres) -> Iterator[None]:
 
 
 async def test_a_frozen_database(world: World, postgres: EmbeddedPostgres) -> None:
-    """Stopped by SIGSTOP it takes connections and says nothing: UNAVAILABLE within 5 s at both doors, `/readyz` fails,
-    and when it moves again all goes on.
+    """A frozen PostgreSQL accepts connections and never answers.
+
+    Both doors answer UNAVAILABLE within 5 s, and `/readyz` fails. When it runs again, everything works.
     """
     await recovered(world)
     with frozen(postgres):
@@ -138,7 +143,7 @@ async def test_a_frozen_database(world: World, postgres: EmbeddedPostgres) -> No
 
 
 async def test_connections_that_are_cut_are_replaced(world: World) -> None:
-    """Every connection is terminated: at most one request each notices, and none of the next."""
+    """Every connection is terminated. At most one request for each connection fails, and no later one."""
     await asyncio.gather(*(world.post("acme-admin", "sites/list", {}) for _ in range(20)))
     await cut(world, "better-compute bc_api")
     answers = await asyncio.gather(*(world.post("acme-admin", "sites/list", {}) for _ in range(20)))
@@ -148,14 +153,15 @@ async def test_connections_that_are_cut_are_replaced(world: World) -> None:
 
 
 async def cut(world: World, name: str) -> int:
-    """Terminate the connections of that application name; how many there were."""
+    """Terminates the connections of that application name, and returns their number."""
     rows = await world.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1", name)
     return len(rows)
 
 
 async def test_a_key_that_is_revoked_while_nobody_listens_is_dropped(world: World) -> None:
-    """The listener's connection is cut, and the key revoked before it is back, so that no notification tells: the cache
-    is emptied when it reconnects, which it does at once, and not when the kept key is too old.
+    """The listener's connection is cut, and the key is revoked before it is back, so no notification arrives.
+
+    The listener reconnects at once, and the cache is emptied then, and not only when the kept key expires.
     """
     await recovered(world)
     async with world.owner.transaction() as tx:
@@ -164,7 +170,8 @@ async def test_a_key_that_is_revoked_while_nobody_listens_is_dropped(world: Worl
     assert (await world.post(key, "sites/list", {})).status_code != 401
     began = time.monotonic()
     async with world.owner.transaction() as tx:
-        await tx._connection.fetch("LOCK TABLE pg_catalog.pg_authid IN ACCESS EXCLUSIVE MODE")  # nobody logs in
+        # The lock keeps the listener from logging in before the key is revoked.
+        await tx._connection.fetch("LOCK TABLE pg_catalog.pg_authid IN ACCESS EXCLUSIVE MODE")
         [row] = await tx._connection.fetch(
             "SELECT count(pg_terminate_backend(pid, 2000)) FROM pg_stat_activity "
             "WHERE application_name = 'better-compute listener'"

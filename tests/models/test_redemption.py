@@ -17,7 +17,8 @@ from models.fleet import redemption, site_tokens
 from models.fleet.redemption import Refusal, Refused
 from models.fleet.site_tokens import SiteTokenRow
 from models.sensitive import BearerToken
-from services.hashing import HASHES, Hasher, Pepper
+from services.hashing import HASHES, Hasher
+from services.pepper import Pepper
 from services.redemption import Redeemer
 from tests.support.doors import GRAPHQL, HTTP
 from tests.support.world import World, make_world
@@ -95,7 +96,8 @@ from database.pool import Database
 from models.fleet.redemption import Refused
 from models.sensitive import BearerToken
 from services import keyfiles
-from services.hashing import Hasher, Pepper
+from services.hashing import Hasher
+from services.pepper import Pepper
 from services.redemption import Redeemer
 from settings import Settings
 

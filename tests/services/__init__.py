@@ -1,1 +1,1 @@
-"""What runs beside requests: identity, hashing, logs."""
+"""Tests of services: identity and logins, token secrets, and logs."""

@@ -1,4 +1,4 @@
-"""The secrets of tokens are hashed one ahead: never handed out twice, never shown, and no mint is refused for it."""
+"""The forge hashes one token secret ahead. It hands out none twice, shows none, and refuses no mint because of it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,8 @@ import pytest
 from models.errors import ApiError, ErrorCode
 from models.sensitive import HashedToken
 from services.forge import Forge
-from services.hashing import HASHES, Hasher, Pepper
+from services.hashing import HASHES, Hasher
+from services.pepper import Pepper
 from settings import Settings
 from tests.support.world import FAST_HASH
 
@@ -26,7 +27,7 @@ class Gate(Hasher):
         self.refuses = False
 
     async def hash(self, secret: str) -> HashedToken:
-        """As the hasher does."""
+        """Refuses, or waits until the gate is open, and then computes the hash."""
         if self.refuses:
             raise ApiError(ErrorCode.RESOURCE_EXHAUSTED)
         await self.open.wait()
@@ -35,33 +36,33 @@ class Gate(Hasher):
 
 @pytest.fixture
 async def gate() -> AsyncIterator[Gate]:
-    """One that is shut."""
+    """Yields a gate that is shut."""
     gate = Gate()
     yield gate
     gate.close()
 
 
 def hashes() -> float:
-    """How many secrets were hashed."""
+    """Returns how many secrets were hashed."""
     return float(HASHES.labels("hash")._value.get())
 
 
 async def test_a_mint_waits_for_no_hash_that_was_made_ahead(gate: Gate) -> None:
-    """Nor does it cost more than one: the next one's."""
+    """A mint also computes only one hash, which is that of the next secret."""
     forge = Forge(gate, Pepper(bytes(32)))
     forge.prepare()
     gate.open.set()
     assert forge._next is not None
     await forge._next
     gate.open.clear()
-    made = hashes()
+    before = hashes()
     first = await asyncio.wait_for(forge.forge(ID), 1)
     second = asyncio.create_task(forge.forge(ID))
     done, _ = await asyncio.wait([second], timeout=0.05)
     assert not done, "its hash is not there yet"
     gate.open.set()
     await second
-    assert hashes() - made == 2, "the second's, and the one after it"
+    assert hashes() - before == 2, "the second's, and the one after it"
     bearer = first.bearer.reveal()
     secret = bearer.rpartition(".")[2][:52]
     assert await gate.verify(first.secret_hash, secret)
@@ -69,7 +70,7 @@ async def test_a_mint_waits_for_no_hash_that_was_made_ahead(gate: Gate) -> None:
 
 
 async def test_many_at_once_get_one_each(gate: Gate) -> None:
-    """No secret is of two tokens."""
+    """No two tokens have the same secret."""
     forge = Forge(gate, Pepper(bytes(32)))
     gate.open.set()
     minted = await asyncio.gather(*(forge.forge(ID) for _ in range(20)))
@@ -78,7 +79,10 @@ async def test_many_at_once_get_one_each(gate: Gate) -> None:
 
 
 async def test_a_hash_that_was_refused_ahead_refuses_no_mint(gate: Gate) -> None:
-    """The queue was full when the last mint began to hash the next secret; now it is not. While it is, the mint is."""
+    """The queue was full when the last mint began to hash the next secret, and now it has room.
+
+    A mint is refused only while the queue is full.
+    """
     forge = Forge(gate, Pepper(bytes(32)))
     gate.refuses = True
     forge.prepare()
@@ -92,7 +96,7 @@ async def test_a_hash_that_was_refused_ahead_refuses_no_mint(gate: Gate) -> None
 
 
 async def test_a_caller_that_goes_away_leaves_the_next_one_its_own(gate: Gate) -> None:
-    """Its secret is dropped with it."""
+    """The secret of a cancelled caller is dropped. The next caller gets another one."""
     forge = Forge(gate, Pepper(bytes(32)))
     forge.prepare()
     leaves, stays = [asyncio.create_task(forge.forge(ID)) for _ in range(2)]
@@ -104,7 +108,7 @@ async def test_a_caller_that_goes_away_leaves_the_next_one_its_own(gate: Gate) -
 
 
 async def test_what_is_ahead_is_not_shown(gate: Gate) -> None:
-    """A task shows its result to whoever prints it."""
+    """The ``repr`` of a task shows its result, so the result must not show the secret or its hash."""
     forge = Forge(gate, Pepper(bytes(32)))
     forge.prepare()
     gate.open.set()

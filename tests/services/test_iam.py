@@ -1,4 +1,4 @@
-"""Identities, keys, roles and decisions: who gets in, who is refused, and what of it is written down."""
+"""Identities, keys, roles and decisions: which callers are admitted or refused, and what the audit trail records."""
 
 import asyncio
 import time
@@ -29,18 +29,18 @@ pytestmark = pytest.mark.anyio
 
 
 def key_id(world: World, caller: str) -> str:
-    """The public part of a caller's key."""
+    """Returns the public part of a caller's key."""
     return world.keys[caller].partition(".")[0]
 
 
 async def revoke(world: World, caller: str) -> bool:
-    """Revoke a caller's key as `bcd iam key-revoke` does."""
+    """Revokes a caller's key as `bcd iam key-revoke` does."""
     async with world.owner.transaction() as tx:
         return await identities.revoke_key(tx, key_id(world, caller))
 
 
 async def until(world: World, door: Door, caller: str, code: str) -> float:
-    """Ask until the answer is ``code``; returns the seconds it took, which fail the test past two."""
+    """Calls until the answer is ``code``, and returns the seconds that it took. Fails after two seconds."""
     began = time.monotonic()
     while (await door.call(world, caller, "sites.list")).code != code:
         assert time.monotonic() - began < 2, "well below the 5 s for which a key may be kept"
@@ -52,7 +52,10 @@ async def until(world: World, door: Door, caller: str, code: str) -> float:
 
 @both_doors
 async def test_no_bad_credential_is_told_from_another(world: World, door: Door) -> None:
-    """Absent, malformed, unknown, wrong and revoked: one UNAUTHENTICATED, byte by byte; nothing is written."""
+    """Absent, malformed, unknown, wrong and revoked credentials get the same bytes, UNAUTHENTICATED.
+
+    Nothing is written to the audit trail.
+    """
     await revoke(world, "acme-viewer")
     good = world.keys["acme-admin"]
     other_digit = ALPHABET[(ALPHABET.index(good[-1]) + 1) % 32]
@@ -76,7 +79,7 @@ async def test_no_bad_credential_is_told_from_another(world: World, door: Door) 
 
 
 async def test_only_a_digest_of_a_key_is_stored(world: World) -> None:
-    """SHA-256 of its secret: the secret itself is in no column."""
+    """The table holds SHA-256 of the secret. The secret itself is in no column."""
     secret = world.keys["acme-admin"].partition(".")[2]
     [(stored,)] = await world.rows("SELECT t::text FROM api_keys t WHERE id = $1", key_id(world, "acme-admin"))
     assert secret not in stored
@@ -85,7 +88,7 @@ async def test_only_a_digest_of_a_key_is_stored(world: World) -> None:
 
 @both_doors
 async def test_a_revoked_key_stops_at_once(world: World, door: Door) -> None:
-    """A key in daily use is kept in process for 5 s; the revocation's notification drops it well before that."""
+    """The process keeps a used key for 5 s. The notification of the revocation drops it well before that."""
     assert (await door.call(world, "acme-admin", "sites.list")).code == "OK"
     assert await revoke(world, "acme-admin")
     await until(world, door, "acme-admin", "UNAUTHENTICATED")
@@ -95,7 +98,7 @@ async def test_a_revoked_key_stops_at_once(world: World, door: Door) -> None:
 
 @both_doors
 async def test_a_kept_key_lets_no_other_secret_in(world: World, door: Door) -> None:
-    """What is kept of a key is found by its whole text: its id alone, with whatever secret, opens nothing."""
+    """A kept key is found by its whole text. Its id with another secret is refused."""
     forged = f"{key_id(world, 'acme-admin')}.{new_secret()}"
     for _ in range(2):
         assert (await door.call(world, "acme-admin", "sites.list")).code == "OK"
@@ -103,7 +106,7 @@ async def test_a_kept_key_lets_no_other_secret_in(world: World, door: Door) -> N
 
 
 async def test_a_changed_binding_counts_at_once(world: World) -> None:
-    """A new binding opens, and a removed one closes, what it is about, without waiting for the cache to age."""
+    """A new binding grants access, and a removed one ends it, before the cached entry expires."""
     resource = tenant_resource("acme")
     [(identity,)] = await world.rows("SELECT id FROM identities WHERE name = 'globex-admin'")
     assert (await HTTP.call(world, "globex-admin", "sites.list", tenantId="acme")).code == "NOT_FOUND"
@@ -118,7 +121,7 @@ async def test_a_changed_binding_counts_at_once(world: World) -> None:
 
 
 async def test_a_change_that_passes_a_look_up_is_not_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The notification may arrive while the key's row is on its way: what was read before is then not kept."""
+    """The notification may arrive while the key's row is being read. The keyring does not keep such a row."""
     ring = Keyring(world.services.access.database, ttl_seconds=60)
     credential = BearerToken(world.keys["acme-admin"])
     real = type(world.services.access.database).first
@@ -136,7 +139,10 @@ async def test_a_change_that_passes_a_look_up_is_not_lost(world: World, monkeypa
 
 
 async def test_last_use_is_written(database_url: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Null until the first use, then the time of the newest, written beside the requests; a refused key is not used."""
+    """``last_used_at`` is null until the first use, and then the time of the newest use.
+
+    It is written in the background and not by the request. A refused key does not count as used.
+    """
     monkeypatch.setattr(app, "LAST_USE_SECONDS", 0.02)
     async with make_world(database_url, tmp_path) as world:
         assert await world.count("api_keys", "last_used_at IS NOT NULL") == 0
@@ -158,7 +164,7 @@ async def test_last_use_is_written(database_url: str, tmp_path: Any, monkeypatch
 
 @both_doors
 async def test_reads_write_nothing_and_each_denial_one_row(world: World, door: Door) -> None:
-    """Lists and look-ups leave no trace; a denied read leaves one, with the request's id; NOT_FOUND leaves none."""
+    """Lists, look-ups and NOT_FOUND write no audit row. A denied read writes one with the request's id."""
     berlin = await world.site_id("Acme Berlin")
     for operation in ("sites.list", "siteTokens.list", "secrets.list", "auditEvents.list"):
         await door.call(world, "acme-viewer", operation)
@@ -175,7 +181,7 @@ async def test_reads_write_nothing_and_each_denial_one_row(world: World, door: D
 
 @both_doors
 async def test_each_change_has_one_audit_row_with_its_outcome(world: World, door: Door) -> None:
-    """Allowed and done: ``ok``; allowed but refused afterwards: the code that the caller got."""
+    """The outcome of an allowed change is ``ok``. If it was refused afterwards, it is the code that the caller got."""
     berlin = await world.site_id("Acme Berlin")
     update = {"tenantId": "acme", "siteId": berlin, "name": "New"}
     await door.call(world, "acme-admin", "sites.update", **update)
@@ -192,7 +198,7 @@ async def test_each_change_has_one_audit_row_with_its_outcome(world: World, door
 
 
 async def test_a_mutation_is_decided_on_what_the_database_holds(world: World) -> None:
-    """A binding that was removed no longer lets a change through, even where an actor that is kept still has it."""
+    """A removed binding no longer allows a change, even if a kept actor still has it."""
     actor = await world.services.callers.keyring.by_key(BearerToken(world.keys["acme-admin"]))
     assert actor is not None
     resource = site_resource("acme", await world.site_id("Acme Berlin"))
@@ -203,7 +209,7 @@ async def test_a_mutation_is_decided_on_what_the_database_holds(world: World) ->
 
 
 async def test_viewer_tells_what_the_caller_may(world: World) -> None:
-    """Its actions on its own tenant and on the fleet, from its bindings."""
+    """The viewer lists the caller's actions on its own tenant and on the fleet, from its bindings."""
     query = "{ viewer { identity name tenantId actions fleetActions } }"
     reads = ["compute:audit:read", "compute:secrets:read", "compute:sites:read"]
     for caller, actions, fleet in (
@@ -223,7 +229,10 @@ async def test_viewer_tells_what_the_caller_may(world: World) -> None:
 
 
 def test_bindings_hold_downwards_only() -> None:
-    """On the fleet: everything; on a tenant: it and its sites; on a site: that site alone; nothing sideways."""
+    """A binding on the fleet reaches everything, on a tenant the tenant and its sites, and on a site only that site.
+
+    No binding reaches a sibling of its resource.
+    """
     resources = {
         "fleet": FLEET,
         "tenant": tenant_resource("acme"),
@@ -247,7 +256,7 @@ def test_bindings_hold_downwards_only() -> None:
 
 
 def test_resources_are_read_strictly() -> None:
-    """What `bcd iam key-add --resource` takes."""
+    """`bcd iam key-add --resource` accepts the three forms of resources, and nothing else."""
     for text in ("compute-fleet/global", "compute-tenant/acme", "compute-site/site_1"):
         assert str(parse_resource(text, "acme")) == text
     for bad in ("", "compute-fleet", "compute-fleet/other", "compute-tenant/", "compute-pool/1", "acme"):

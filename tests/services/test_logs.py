@@ -1,4 +1,4 @@
-"""What is logged: one line an entry, the request's id in each, and nothing that a client chose but its path."""
+"""The log: one line for each entry, with the request's id, and of a client's own words only the path."""
 
 import asyncio
 import contextlib
@@ -23,12 +23,12 @@ SENTINEL = "Sentinel-in-a-log-91ac"
 async def world(
     cluster: EmbeddedPostgres, template: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Served]:
-    """A server that logs all it can."""
+    """Yields a server that logs at the level debug."""
     async with (
         new_database(cluster, template) as url,
-        served(url, tmp_path_factory.mktemp("logs"), BC_LOG_LEVEL="debug") as made,
+        served(url, tmp_path_factory.mktemp("logs"), BC_LOG_LEVEL="debug") as server,
     ):
-        yield made
+        yield server
 
 
 def body_of(query: str, **variables: str) -> bytes:
@@ -36,7 +36,10 @@ def body_of(query: str, **variables: str) -> bytes:
 
 
 async def test_each_answer_has_an_id_and_one_line_with_it(world: Served) -> None:
-    """Both doors, pages, refusals, unknown paths: ``X-Request-Id`` of the answer is in exactly one ``request`` line."""
+    """The ``X-Request-Id`` of each answer is in exactly one ``request`` line.
+
+    That holds for both doors, pages, refusals and unknown paths.
+    """
     key = world.keys["acme-admin"]
     requests = [
         request("POST", "/graphql", body_of("{ viewer { name } }"), JSON, key=key),
@@ -48,16 +51,16 @@ async def test_each_answer_has_an_id_and_one_line_with_it(world: Served) -> None
         request("PUT", "/graphql", b"", "content-length: 0"),
         request("GET", "/healthz"),
     ]
-    told = []
+    logged = []
     for each in requests:
         answer = await send(world.url, each)
-        [given] = re.findall(rb"x-request-id: (\S+)", answer.head)
-        entry = await world.process.logged(event="request", request_id=given.decode())
-        told.append((entry["path"], entry["status"], entry["operation"], entry["codes"]))
+        [request_id] = re.findall(rb"x-request-id: (\S+)", answer.head)
+        entry = await world.process.logged(event="request", request_id=request_id.decode())
+        logged.append((entry["path"], entry["status"], entry["operation"], entry["codes"]))
         assert entry["status"] == answer.status
         assert entry["milliseconds"] >= 0
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", entry["timestamp"])
-    assert told == [
+    assert logged == [
         ("/graphql", 200, "viewer", []),
         ("/graphql", 200, "Named", []),
         ("/api/compute/sites/list", 200, "sites.list", []),
@@ -72,7 +75,7 @@ async def test_each_answer_has_an_id_and_one_line_with_it(world: Served) -> None
 
 
 async def test_a_client_may_choose_an_id_of_harmless_form(world: Served) -> None:
-    """Letters, digits and ``._-``, 8 to 64 of them; any other is replaced, and appears nowhere."""
+    """An id of 8 to 64 letters, digits and ``._-`` is used. Any other is replaced, and appears nowhere."""
     for chosen in ("abcdefgh", "A" * 64, "trace-1.2_3"):
         answer = await send(world.url, request("GET", "/healthz", b"", f"x-request-id: {chosen}"))
         assert f"x-request-id: {chosen}\r\n".encode() in answer.head
@@ -86,13 +89,13 @@ async def test_a_client_may_choose_an_id_of_harmless_form(world: Served) -> None
         "\x80\xff\x80\xff\x80\xff\x80\xff",
     ):
         answer = await send(world.url, request("GET", "/healthz", b"", f"x-request-id: {refused}"))
-        [given] = re.findall(rb"x-request-id: (\S+)", answer.head)
-        assert re.fullmatch(rb"req_[0-9a-f]{24}", given)
+        [request_id] = re.findall(rb"x-request-id: (\S+)", answer.head)
+        assert re.fullmatch(rb"req_[0-9a-f]{24}", request_id)
         assert refused not in world.process.log
 
 
 async def test_no_header_query_variable_or_body_is_logged(world: Served) -> None:
-    """Neither by right requests nor by wrong ones, at the level debug, over HTTP and over a WebSocket."""
+    """Neither valid nor invalid requests leave them in the log at the level debug, over HTTP or over a WebSocket."""
     key = world.keys["acme-admin"]
     put = {"tenantId": "acme", "name": "n", "value": SENTINEL}
     mutation = "mutation ($input: PutSecretInput!) { putSecret(input: $input) { version } }"
@@ -128,8 +131,9 @@ async def test_no_header_query_variable_or_body_is_logged(world: Served) -> None
 
 
 async def test_g11_what_would_break_a_line_is_escaped(world: Served) -> None:
-    """G11 (uvicorn CVE-2020-7694): CR LF, escape sequences and quotes in paths and names stay on one line, escaped;
-    bytes that may not stand in a path are refused before anything is logged of them.
+    """G11 (uvicorn CVE-2020-7694): CR LF, escape sequences and quotes in paths and names are escaped, on one line.
+
+    A request with bytes that a path may not hold is refused, and the log does not show them.
     """
     key = world.keys["acme-admin"]
     for path in (
@@ -160,7 +164,7 @@ async def test_g11_what_would_break_a_line_is_escaped(world: Served) -> None:
 
 
 async def test_g10_the_host_header_is_not_believed(world: Served) -> None:
-    """G10 (Starlette CVE-2026-48710): a malformed Host changes no path, no address in an answer, and no log line."""
+    """G10 (Starlette CVE-2026-48710): a malformed Host changes no path, no URL in an answer, and no log line."""
     paths = (
         "/healthz",
         "/nowhere",
@@ -188,7 +192,7 @@ async def test_g10_the_host_header_is_not_believed(world: Served) -> None:
         assert b"location" not in usual.head.lower()
         for host in hosts:
             answer = await send(world.url, request("GET", path, b"", f"host: {host}", "x-request-id: one-for-all"))
-            if answer.status != 400:  # the bytes were no host at all
+            if answer.status != 400:  # 400: the bytes cannot be a host at all
                 assert (answer.status, answer.body) == (usual.status, usual.body), host
             assert b"evil" not in answer.head + answer.body
         twice = request("GET", path, b"", "host: a.example", "host: evil.example", "x-request-id: one-for-all")
@@ -197,7 +201,7 @@ async def test_g10_the_host_header_is_not_believed(world: Served) -> None:
 
 
 async def test_metrics_have_a_closed_set_of_labels(world: Served) -> None:
-    """Whatever a client calls its operation or its path, no new series is made."""
+    """The names of operations and paths that a client chooses make no new series."""
     key = world.keys["acme-admin"]
     for query in ("query Unheard_of { viewer { name } }", "{ a: viewer { name } }"):
         await send(world.url, request("POST", "/graphql", body_of(query), JSON, key=key))
@@ -208,8 +212,9 @@ async def test_metrics_have_a_closed_set_of_labels(world: Served) -> None:
 
 
 async def test_an_unhandled_fault_is_logged_by_type_and_place(world: Served) -> None:
-    """INTERNAL has the request's id; the log, under that id, has the fault's type and frames, but not its text, which
-    may quote a row; PostgreSQL's log has no statement either.
+    """INTERNAL has the request's id. Under that id the log has the fault's type and frames.
+
+    The log does not have the fault's text, which may quote a row. PostgreSQL's log has no statement either.
     """
     await world.rows(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
@@ -217,18 +222,18 @@ async def test_an_unhandled_fault_is_logged_by_type_and_place(world: Served) -> 
     )
     await world.rows("CREATE TRIGGER refuse BEFORE INSERT ON sites FOR EACH ROW EXECUTE FUNCTION refuse()")
     try:
-        given = {"tenantId": "acme", "kind": "custom", "name": "n", "region": "r", "idempotencyKey": "fault"}
+        site = {"tenantId": "acme", "kind": "custom", "name": "n", "region": "r", "idempotencyKey": "fault"}
         mutation = "mutation ($input: CreateSiteInput!) { createSite(input: $input) { site { id } } }"
-        variables = {"input": given | {"kind": "CUSTOM"}}
+        variables = {"input": site | {"kind": "CUSTOM"}}
         for path, body, request_id in (
-            ("/api/compute/sites/create", given, "fault-by-http"),
+            ("/api/compute/sites/create", site, "fault-by-http"),
             ("/graphql", {"query": mutation, "variables": variables}, "fault-by-graphql"),
         ):
             headers = world.headers("acme-admin", **{"x-request-id": request_id})
             answer = await world.client.post(path, json=body, headers=headers)
             parsed = answer.json()
-            told = parsed if path != "/graphql" else parsed["errors"][0]["extensions"]
-            assert (told["code"], told["requestId"]) == ("INTERNAL", request_id)
+            members = parsed if path != "/graphql" else parsed["errors"][0]["extensions"]
+            assert (members["code"], members["requestId"]) == ("INTERNAL", request_id)
             assert SENTINEL not in answer.text
             entry = await world.process.logged(event="unhandled", request_id=request_id)
             assert entry["error"] == "RaiseError"
@@ -239,7 +244,7 @@ async def test_an_unhandled_fault_is_logged_by_type_and_place(world: Served) -> 
 
 
 async def test_every_line_is_json_of_one_form(world: Served) -> None:
-    """Level, time and event in each, whoever wrote it; one says where the server listens."""
+    """Each line has a level, a time and an event, whichever logger wrote it. One tells where the server listens."""
     entries = world.process.entries
     for entry in entries:
         assert {"event", "level", "timestamp"} <= entry.keys()
@@ -248,7 +253,7 @@ async def test_every_line_is_json_of_one_form(world: Served) -> None:
 
 
 async def test_the_console_format_escapes_too(capfd: pytest.CaptureFixture[str]) -> None:
-    """For people: the same chain, and no control character of a value reaches the terminal."""
+    """The format for people escapes the control characters of values, so that none reaches the terminal."""
     renderer = structlog.dev.ConsoleRenderer(colors=False)
     line = renderer(None, "info", {"event": "request", "path": "/a\r\n\x1b[31m", "operation": "x\ny"})
     assert not re.search(r"[\x00-\x1f]", line)

@@ -1,4 +1,4 @@
-"""Sign-in by OIDC: which JWTs are logins, whose keys prove them, and what happens while the issuer is away."""
+"""Sign-in by OIDC: which JWTs are logins, which keys prove them, and what happens while the issuer is out of reach."""
 
 import asyncio
 import base64
@@ -31,44 +31,44 @@ DISCOVERY = "/.well-known/openid-configuration"
 
 @pytest.fixture
 async def provider() -> AsyncIterator[Provider]:
-    """An issuer with one key."""
+    """Yields an issuer with one key."""
     async with open_provider() as opened:
         yield opened
 
 
 @pytest.fixture
 async def world(database_url: str, tmp_path: Path, provider: Provider) -> AsyncIterator[World]:
-    """The demo world, which trusts the issuer; ada is an administrator of acme."""
-    given = {"oidc_issuer": provider.url, "oidc_audience": AUDIENCE}
-    async with make_world(database_url, tmp_path, **given) as made:
-        await enlist(made, provider.url)
-        yield made
+    """Yields the demo world, whose server trusts the issuer. ada is an administrator of acme."""
+    trust = {"oidc_issuer": provider.url, "oidc_audience": AUDIENCE}
+    async with make_world(database_url, tmp_path, **trust) as demo:
+        await enlist(demo, provider.url)
+        yield demo
 
 
 def issuer_of(world: World) -> oidc.Issuer:
-    """The server's own."""
+    """Returns the server's object for the issuer."""
     [issuer] = world.services.callers.issuers
     assert isinstance(issuer, oidc.Issuer)
     return issuer
 
 
 def segment(value: Any) -> str:
-    """A part of a JWT by hand."""
+    """Returns a part of a JWT, encoded by hand."""
     return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
 
 
 async def code(world: World, token: str) -> str:
-    """What the HTTP door answers to the bearer of ``token``."""
+    """Returns the code that the HTTP door answers to ``token``, or ``OK``."""
     answer = await world.post(token, "sites/list", {})
     return "OK" if answer.status_code == 200 else str(answer.json()["code"])
 
 
-# --- what is a login ---------------------------------------------------------------------------------------------
+# --- logins ------------------------------------------------------------------------------------------------------
 
 
 @both_doors
 async def test_a_login_is_the_identity_that_iam_binds_to_it(world: World, provider: Provider, door: Door) -> None:
-    """At both doors; keys are found by discovery, and asked for once."""
+    """Both doors accept the login. The server finds the keys by discovery, and fetches them once."""
     for _ in range(3):
         sites = (await door.call(world, provider.token(), "sites.list")).ok["items"]
         assert {site["name"] for site in sites} >= {"Acme Berlin lab"}
@@ -79,7 +79,7 @@ async def test_a_login_is_the_identity_that_iam_binds_to_it(world: World, provid
 
 
 async def test_every_asymmetric_kind_of_key_proves(world: World, provider: Provider) -> None:
-    """RSA in both paddings, the three curves, and Ed25519 by both of its names."""
+    """RSA with both paddings, EC with the three curves, and Ed25519 under both of its names are accepted."""
     kinds: list[tuple[Any, list[str]]] = [
         (RSAKey.generate_key(2048, {"kid": "rsa"}), ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"]),
         (ECKey.generate_key("P-256", {"kid": "p256"}), ["ES256"]),
@@ -95,7 +95,7 @@ async def test_every_asymmetric_kind_of_key_proves(world: World, provider: Provi
 
 
 async def test_what_is_no_login_is_told_from_nothing(world: World, provider: Provider) -> None:
-    """Every fault gives the bytes that no credential at all gives; none of them makes the issuer be asked again."""
+    """Every fault gets the same bytes as a request without a credential. None of them causes another fetch of keys."""
     assert await code(world, provider.token()) == "OK"
     now = int(time.time())
     public = json.dumps(provider.published[0]).encode()
@@ -145,19 +145,19 @@ async def test_what_is_no_login_is_told_from_nothing(world: World, provider: Pro
         "dots": "..",
     }
     headers = {"x-request-id": REQUEST_ID}
-    nothing = await world.client.post("/api/compute/sites/list", json={}, headers=headers)
+    without_credential = await world.client.post("/api/compute/sites/list", json={}, headers=headers)
     for fault, token in faults.items():
         answer = await world.client.post(
             "/api/compute/sites/list", json={}, headers=headers | {"authorization": f"Bearer {token}"}
         )
-        assert (answer.status_code, answer.content) == (401, nothing.content), fault
+        assert (answer.status_code, answer.content) == (401, without_credential.content), fault
         assert answer.headers["www-authenticate"] == "Bearer"
     assert provider.asked == [DISCOVERY, "/keys"]
     assert await code(world, good) == "OK"
 
 
 async def test_what_issuers_differ_in_is_taken(world: World, provider: Provider) -> None:
-    """Types and audiences as issuers write them, clocks that are a little apart, and unknown header members."""
+    """Issuers write types and audiences differently, have slightly different clocks, and add header members."""
     now = int(time.time())
     for token in (
         provider.token(header={"typ": "JWT"}),
@@ -173,7 +173,7 @@ async def test_what_issuers_differ_in_is_taken(world: World, provider: Provider)
 
 
 async def test_no_door_takes_what_is_for_the_other(world: World, provider: Provider) -> None:
-    """An agent's JWT is no login, and a login no agent, even if the issuer names itself and its key like an agent."""
+    """An agent's JWT is not a login, and a login is not an agent, even if its subject and key have an agent's id."""
     agent = await join(world)
     assert await code(world, agent.jwt()) == "UNAUTHENTICATED"
     key = OKPKey.generate_key("Ed25519", {"kid": agent.id})
@@ -193,33 +193,33 @@ async def test_without_an_issuer_no_jwt_is_a_login(database_url: str, tmp_path: 
 
 
 async def test_no_token_reaches_the_log(world: World, provider: Provider, caplog: Any, capfd: Any) -> None:
-    """Good, bad, or while the issuer is away."""
+    """Neither valid nor invalid tokens are logged, whether the issuer is in reach or not."""
     provider.down = True
     tokens = [provider.token(), provider.token(aud="x"), provider.token(header={"kid": "k2"})]
     for token in tokens:
         await code(world, token)
     provider.down = False
-    issuer_of(world)._next_look = 0
+    issuer_of(world)._next_fetch = 0
     for token in tokens:
         await code(world, token)
-    told = "".join((*capfd.readouterr(), caplog.text))
-    assert "oidc.keys_unavailable" in told
+    logged = "".join((*capfd.readouterr(), caplog.text))
+    assert "oidc.keys_unavailable" in logged
     for token in tokens:
-        assert token not in told
-        assert token.rpartition(".")[2] not in told
+        assert token not in logged
+        assert token.rpartition(".")[2] not in logged
 
 
 # --- the issuer's keys -------------------------------------------------------------------------------------------
 
 
 async def test_a_new_key_is_found_and_a_withdrawn_one_forgotten(world: World, provider: Provider) -> None:
-    """An unknown name makes the server ask, though not again within seconds, whatever names come."""
+    """An unknown key name makes the server fetch the keys, but not again within some seconds."""
     old = provider.token()
     assert await code(world, old) == "OK"
     provider.publish(ECKey.generate_key("P-256", {"kid": "k2"}))
     new = provider.token()
     assert await code(world, new) == "UNAUTHENTICATED", "asked a moment ago"
-    issuer_of(world)._next_look = 0
+    issuer_of(world)._next_fetch = 0
     answers = await asyncio.gather(*(code(world, token) for token in [new] * 8 + [provider.token(header={"kid": "x"})]))
     assert answers == ["OK"] * 8 + ["UNAUTHENTICATED"]
     for number in range(20):
@@ -231,7 +231,7 @@ async def test_a_new_key_is_found_and_a_withdrawn_one_forgotten(world: World, pr
 async def test_a_withdrawn_key_is_forgotten_without_being_asked_for(
     database_url: str, tmp_path: Path, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every few minutes the keys are asked for anew."""
+    """The server fetches the keys again every few minutes, so a withdrawn key stops without any request."""
     monkeypatch.setattr(oidc.Issuer, "refresh_seconds", 0.05)
     async with make_world(database_url, tmp_path, oidc_issuer=provider.url, oidc_audience=AUDIENCE) as world:
         await enlist(world, provider.url)
@@ -245,7 +245,7 @@ async def test_a_withdrawn_key_is_forgotten_without_being_asked_for(
 
 
 async def test_an_issuer_that_is_away_shuts_nobody_out(world: World, provider: Provider) -> None:
-    """Without keys a login cannot be judged: UNAVAILABLE, not a refusal. With keys it goes on; API keys always do."""
+    """Without keys a login cannot be checked and gets UNAVAILABLE. Logins by known keys, and API keys, go on."""
     provider.down = True
     answer = await world.post(provider.token(), "sites/list", {})
     assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "UNAVAILABLE", "10")
@@ -254,13 +254,13 @@ async def test_an_issuer_that_is_away_shuts_nobody_out(world: World, provider: P
     assert await code(world, "acme-admin") == "OK"
     assert provider.asked == [DISCOVERY]
     async with websocket(world, None) as socket:
-        given = {"authorization": f"Bearer {provider.token()}"}
-        await socket.send(json.dumps({"type": "connection_init", "payload": given}))
+        payload = {"authorization": f"Bearer {provider.token()}"}
+        await socket.send(json.dumps({"type": "connection_init", "payload": payload}))
         assert await close_code(socket) == 1013
     none = f"{segment({'alg': 'none', 'kid': 'k1'})}.{provider.token().split('.')[1]}."
     assert await code(world, none) == "UNAUTHENTICATED"
     provider.down = False
-    issuer_of(world)._next_look = 0
+    issuer_of(world)._next_fetch = 0
     assert await code(world, provider.token()) == "OK"
     provider.down = True
     await issuer_of(world).refresh()
@@ -280,15 +280,15 @@ async def test_an_issuer_that_is_away_shuts_nobody_out(world: World, provider: P
     ],
 )
 async def test_an_odd_discovery_is_not_followed(world: World, provider: Provider, answer: dict[str, Any]) -> None:
-    """Another issuer's document, keys that anybody on the way could change, and documents without end."""
+    """Another issuer's document, an insecure URL of the keys, and a too large document are refused."""
     provider.more = {name: str(value).replace("HOST", provider.url[7:]) for name, value in answer.items()}
     assert await code(world, provider.token()) == "UNAVAILABLE"
     assert provider.asked == [DISCOVERY]
 
 
 async def test_only_keys_for_signatures_count(provider: Provider) -> None:
-    """Symmetric, short, encrypting, unknown and broken ones in the set are passed over; a set of none is an outage."""
-    given = oidc.Issuer(provider.url, audience=AUDIENCE, jwks_url=f"{provider.url}/keys")
+    """Symmetric, short, encrypting, unknown and broken keys are ignored. A set without other keys is an outage."""
+    issuer = oidc.Issuer(provider.url, audience=AUDIENCE, jwks_url=f"{provider.url}/keys")
     secret = OctKey.generate_key(256, {"kid": "oct"})
     good = provider.published[0]
     provider.published = [
@@ -301,23 +301,23 @@ async def test_only_keys_for_signatures_count(provider: Provider) -> None:
         "no object",  # type: ignore[list-item]
     ]
     with pytest.raises(Exception, match="out of reach"):
-        await given.verify(BearerToken(provider.token()))
+        await issuer.verify(BearerToken(provider.token()))
     provider.published.append(good)
-    await given.refresh()
+    await issuer.refresh()
     assert provider.asked == ["/keys"] * 2
-    assert list(given._keys) == ["k1"]
-    login = await given.verify(BearerToken(provider.token()))
+    assert list(issuer._keys) == ["k1"]
+    login = await issuer.verify(BearerToken(provider.token()))
     assert login is not None
     assert login.subject == f"{provider.url}|ada"
     assert 300 < login.until - time.monotonic() <= 300 + oidc.LEEWAY_SECONDS
-    endless = await given.verify(BearerToken(provider.token(exp=10**18)))
+    endless = await issuer.verify(BearerToken(provider.token(exp=10**18)))
     assert endless is not None
     assert endless.until - time.monotonic() <= oidc.LONGEST_SECONDS
-    await given.close()
+    await issuer.close()
 
 
 async def test_what_must_be_understood_is_refused(world: World, provider: Provider) -> None:
-    """A critical header member that we know nothing of, in a JWT that is signed as it should be (RFC 7515, 4.1.11)."""
+    """A JWT with a valid signature is refused if it has an unknown critical header member (RFC 7515, 4.1.11)."""
     key = OKPKey.generate_key("Ed25519", {"kid": "ed"})
     provider.publish(key)
     body = provider.token(header={"alg": "Ed25519"}).split(".")[1]
@@ -328,7 +328,7 @@ async def test_what_must_be_understood_is_refused(world: World, provider: Provid
 
 
 async def test_a_key_is_used_for_its_own_algorithm_alone(world: World, provider: Provider) -> None:
-    """A key published for one algorithm proves nothing by another."""
+    """A key that is published for one algorithm does not prove a signature by another one."""
     key = RSAKey.generate_key(2048, {"kid": "rsa", "alg": "PS256", "use": "sig"})
     provider.publish(key)
     bare = RSAKey.import_key({n: v for n, v in key.as_dict(private=True).items() if n not in {"alg", "use"}})
@@ -336,11 +336,11 @@ async def test_a_key_is_used_for_its_own_algorithm_alone(world: World, provider:
     assert await code(world, provider.token(key=bare, header={"alg": "RS256"})) == "UNAUTHENTICATED"
 
 
-# --- who may no more ---------------------------------------------------------------------------------------------
+# --- revocation --------------------------------------------------------------------------------------------------
 
 
 async def test_a_removed_login_stops_at_once(world: World, provider: Provider) -> None:
-    """As a revoked key does: what is kept of it is dropped by the notification. Its stream ends, too."""
+    """The notification drops the kept login, as it drops a revoked key. The login's stream ends too."""
     token = provider.token()
     async with websocket(world, token) as socket:
         await subscribe(socket)
@@ -358,7 +358,7 @@ async def test_a_removed_login_stops_at_once(world: World, provider: Provider) -
 
 
 async def test_a_login_without_bindings_sees_nothing(world: World, provider: Provider) -> None:
-    """Who signs in is the issuer's to say; what that allows is not."""
+    """The issuer decides who signs in. The bindings decide what the login may do."""
     assert await code(world, provider.token()) == "OK"
     await world.rows("DELETE FROM role_bindings USING identities i WHERE i.id = identity_id AND i.name = 'ada'")
     began = time.monotonic()
@@ -370,7 +370,7 @@ async def test_a_login_without_bindings_sees_nothing(world: World, provider: Pro
 async def test_a_stream_ends_when_its_login_does(
     world: World, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Events come until then; nothing needs to happen for the end, of the subscription and of the watch alike."""
+    """The subscription and the watch deliver events until the login expires, and then end without any event."""
     monkeypatch.setattr(oidc, "LEEWAY_SECONDS", 0)
     expires = int(time.time()) + 3
     token = provider.token(exp=expires)
@@ -388,7 +388,7 @@ async def test_a_stream_ends_when_its_login_does(
 
 
 async def test_a_subject_is_one_identity(world: World, provider: Provider) -> None:
-    """Neither is bound twice; the same again is no error, and may add a role."""
+    """A subject has one identity, and an identity one subject. The same login again is no error, and may add a role."""
     await enlist(world, provider.url, "ada", Role.VIEWER)
     with pytest.raises(bootstrap.SubjectTakenError):
         await enlist(world, provider.url, "bob", name="ada")
@@ -426,14 +426,14 @@ def test_half_an_issuer_stops_the_start(given: dict[str, str], named: str, monke
 async def test_a_slow_issuer_is_waited_for_a_bounded_time(
     database_url: str, tmp_path: Path, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A socket that takes the request and never answers; the wait is the issuer's, not each caller's anew."""
+    """The issuer's socket accepts the request and never answers. All callers wait for the same bounded fetch."""
     monkeypatch.setattr(oidc, "FETCH_SECONDS", 0.3)
 
-    asked = 0
+    connections = 0
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal asked
-        asked += 1
+        nonlocal connections
+        connections += 1
         await reader.read()
         writer.close()
 
@@ -444,18 +444,18 @@ async def test_a_slow_issuer_is_waited_for_a_bounded_time(
         codes = await asyncio.gather(*(code(world, provider.token()) for _ in range(5)))
         assert codes == ["UNAVAILABLE"] * 5
         assert time.monotonic() - began < 2
-        first = asked
+        first = connections
         assert await code(world, provider.token()) == "UNAVAILABLE"
-        assert asked == first >= 1, "not asked anew for a while"
+        assert connections == first >= 1, "not asked anew for a while"
 
 
 async def test_bcd_iam_binds_and_removes_logins(world: World, provider: Provider, database_url: str) -> None:
-    """As a command beside the running server: at once good, at once refused; each mistake is one line."""
+    """A running server accepts an added login and refuses a removed one at once. Each mistake prints one line."""
     owner = {"BC_DATABASE_URL": database_url, "BC_OIDC_ISSUER": provider.url, "BC_OIDC_AUDIENCE": AUDIENCE}
 
-    async def iam(*arguments: str, **given: str) -> tuple[int, str]:
-        ended = await asyncio.to_thread(bcd, "iam", *arguments, **(given or owner))
-        return ended.returncode, ended.stdout + ended.stderr
+    async def iam(*arguments: str, **environment: str) -> tuple[int, str]:
+        process = await asyncio.to_thread(bcd, "iam", *arguments, **(environment or owner))
+        return process.returncode, process.stdout + process.stderr
 
     token = provider.token(sub="eve")
     assert await code(world, token) == "UNAUTHENTICATED"

@@ -1,6 +1,6 @@
-"""Valid documents over any schema, and the oracle: the compiled executor answers them as graphql-core does.
+"""Writes valid documents over any schema, and is the oracle: it compares the compiled executor with graphql-core.
 
-``python -m tests.support.graphql_documents --count 1000000 --seed 1 --processes 2`` runs it at length.
+``python -m tests.support.graphql_documents --count 1000000 --seed 1 --processes 2`` compares many documents.
 """
 
 import argparse
@@ -30,6 +30,7 @@ from graphql import (
     GraphQLSchema,
     GraphQLUnionType,
     execute,
+    get_named_type,
     get_variable_values,
     is_composite_type,
     is_leaf_type,
@@ -44,7 +45,7 @@ from engine.compiler import compile_operation
 
 MAX_DEPTH = 4
 DOCUMENTS = 10_000
-"""How many documents the tests compare."""
+"""The number of documents that the tests compare."""
 
 LITERALS: dict[str, Callable[[Random], Any]] = {
     "Int": lambda random: random.randrange(-2, 5),
@@ -60,7 +61,7 @@ LITERALS: dict[str, Callable[[Random], Any]] = {
 
 
 class Case(NamedTuple):
-    """A document, the operation that is meant, and values for its variables, which take turns."""
+    """A document, the name of the operation to run, and alternative values for its variables."""
 
     source: str
     operation_name: str | None
@@ -74,12 +75,13 @@ class _Writer:
         self.schema = schema
         self.random = random
         self.keys: dict[str, tuple[str, str, str]] = {}
-        """What each response key stands for: a field, its arguments and its type. So all selections merge."""
+        """The meaning of each response key: a field, its arguments and its type. With one meaning for each key,
+        selections merge."""
         self.fragments: dict[str, tuple[Any, str]] = {}
         self.uses: dict[str, set[str]] = {}
-        """The variables of a fragment and of the fragments it spreads."""
+        """The variables of each fragment and of the fragments that it spreads."""
         self.variables: dict[str, tuple[Any, Any]] = {}
-        """A variable's type and default (Undefined for none)."""
+        """The type and default of each variable (Undefined for no default)."""
         self.used: set[str] = set()
         self.budget = random.choice((5, 10, 20, 40))
 
@@ -117,8 +119,8 @@ class _Writer:
                 values[name] = self._value(type_, 0)
         return values
 
-    def _maybe(self, chance: float) -> bool:
-        return self.random.random() < chance
+    def _maybe(self, probability: float) -> bool:
+        return self.random.random() < probability
 
     def _declaration(self, name: str) -> str:
         type_, default = self.variables[name]
@@ -146,11 +148,9 @@ class _Writer:
 
     def _field(self, parent: Any, choice: tuple[str, GraphQLField], depth: int) -> str:
         name, field = choice
-        named = field.type
-        while hasattr(named, "of_type"):
-            named = named.of_type
+        named = get_named_type(field.type)
         if is_composite_type(named) and (depth >= MAX_DEPTH or self.budget <= 0):
-            leaves = [(n, f) for n, f in parent.fields.items() if _is_leaf(f.type)]
+            leaves = [(n, f) for n, f in parent.fields.items() if is_leaf_type(get_named_type(f.type))]
             if not leaves:
                 return ""
             name, field = self.random.choice(leaves)
@@ -163,16 +163,14 @@ class _Writer:
                 key = f"k{self.random.randrange(10**6)}"
         self.keys[key] = meaning
         text = (name if key == name else f"{key}: {name}") + arguments + self._conditions()
-        named = field.type
-        while hasattr(named, "of_type"):
-            named = named.of_type
+        named = get_named_type(field.type)
         return f"{text} {self._selection(named, depth + 1)}" if is_composite_type(named) else text
 
     def _fragment(self, type_: Any, depth: int) -> str:
         if self._maybe(0.5):
-            known = [name for name, (on, _) in self.fragments.items() if self._overlap(type_, on)]
-            if known and self._maybe(0.5):
-                name = self.random.choice(known)
+            spreadable = [name for name, (on, _) in self.fragments.items() if self._overlap(type_, on)]
+            if spreadable and self._maybe(0.5):
+                name = self.random.choice(spreadable)
             else:
                 name = self._new_fragment(self._narrowed(type_), depth)
             self.used |= self.uses[name]
@@ -191,7 +189,7 @@ class _Writer:
         return name
 
     def _narrowed(self, type_: Any) -> Any:
-        """A type that a fragment within ``type_`` may be on."""
+        """Returns a type that a fragment within ``type_`` may be on."""
         possible = self._possible(type_)
         abstract = [
             other
@@ -233,10 +231,10 @@ class _Writer:
         return self._literal(type_, self._value(type_, 0, top=False))
 
     def _variable(self, type_: Any, has_default: bool) -> str:
-        """A variable that may stand where a value of ``type_`` is expected; a new one, or one that is there."""
+        """Returns a variable that may stand where a value of ``type_`` is expected. It is new, or one that exists."""
         shape = type_
         if isinstance(type_, GraphQLNonNull) and self._maybe(0.3):
-            shape = type_.of_type  # allowed with a default, of its own or the location's; it may be null nevertheless
+            shape = type_.of_type  # allowed if the variable or the argument has a default; the value may be null
         elif not isinstance(type_, GraphQLNonNull) and self._maybe(0.3):
             shape = GraphQLNonNull(type_)
         needs_default = shape is not type_ and isinstance(type_, GraphQLNonNull) and not has_default
@@ -254,7 +252,7 @@ class _Writer:
         return f"${name}"
 
     def _value(self, type_: Any, depth: int, *, top: bool = True) -> Any:
-        """A value, as JSON."""
+        """Returns a value as JSON."""
         if isinstance(type_, GraphQLNonNull):
             type_ = type_.of_type
         elif self._maybe(0.15 if top else 0.05):
@@ -277,7 +275,7 @@ class _Writer:
         return LITERALS.get(type_.name, LITERALS["String"])(self.random)
 
     def _literal(self, type_: Any, value: Any) -> str:
-        """A value, as GraphQL writes it."""
+        """Returns a value as GraphQL writes it."""
         if isinstance(type_, GraphQLNonNull):
             type_ = type_.of_type
         if isinstance(value, list):
@@ -295,33 +293,29 @@ class _Writer:
         return orjson.dumps(value).decode()
 
 
-def _is_leaf(type_: Any) -> bool:
-    while hasattr(type_, "of_type"):
-        type_ = type_.of_type
-    return is_leaf_type(type_)
-
-
 def write_case(schema: GraphQLSchema, random: Random) -> Case:
-    """A valid document over ``schema``: aliases, merged fields, fragments on objects, interfaces and unions,
-    conditions, arguments and variables with defaults, and several operations.
+    """Returns a valid document over ``schema`` with one or more operations.
+
+    It has aliases, merged fields, conditions, arguments, variables with defaults, and fragments on objects, interfaces
+    and unions.
     """
     return _Writer(schema, random).document()
 
 
 def cases(schema: GraphQLSchema) -> st.SearchStrategy[Case]:
-    """The same, drawn by Hypothesis, which then finds the smallest document that shows a difference."""
+    """Returns the strategy by which Hypothesis draws cases, and finds the smallest document that shows a difference."""
     return st.builds(write_case, st.just(schema), st.randoms(use_true_random=False))
 
 
 # --- the oracle ------------------------------------------------------------------------------------------------------
 
 
-class Difference(Exception):  # noqa: N818 - not an error: a finding
+class Difference(Exception):  # noqa: N818 - a finding and not an error
     """The two executors do not agree."""
 
 
-def told(result: ExecutionResult) -> bytes:
-    """An answer with all that can be known of it, in the order of its members."""
+def serialised(result: ExecutionResult) -> bytes:
+    """Returns everything that can be known of a result, in the order of its members."""
     errors = [
         [error.formatted, type(error.original_error).__name__, repr(error.original_error)]
         for error in result.errors or ()
@@ -330,55 +324,55 @@ def told(result: ExecutionResult) -> bytes:
 
 
 async def compare(schema: GraphQLSchema, case: Case, make_context: Callable[[int], Any], seeds: list[int]) -> int:
-    """Run a case by both executors, over a world for each seed. Returns how many of them had errors.
+    """Runs a case by both executors, over a world for each seed. Returns how many results had errors.
 
-    Raises Difference. The compiled operation is made once for all seeds, as it is in the server.
+    Raises Difference. The operation is compiled once for all seeds, as it is in the server.
     """
     document = parse(case.source)
     compiled = compile_operation(schema, document, case.operation_name)
     if compiled is None:
         raise Difference(f"not compiled\n{case}")
     failed = 0
-    for turn, seed in enumerate(seeds):
-        given = case.variables[turn % len(case.variables)]
-        variables = get_variable_values(schema, compiled.operation.variable_definitions or (), given)
+    for index, seed in enumerate(seeds):
+        values = case.variables[index % len(case.variables)]
+        variables = get_variable_values(schema, compiled.operation.variable_definitions or (), values)
         if isinstance(variables, list):
             raise Difference(f"bad case: {variables}\n{case}")
         expected = await _outcome(
-            lambda given=given, seed=seed: execute(  # type: ignore[misc]
+            lambda values=values, seed=seed: execute(  # type: ignore[misc]
                 schema,
                 document,
                 context_value=make_context(seed),
-                variable_values=given,
+                variable_values=values,
                 operation_name=case.operation_name,
             )
         )
-        got = await _outcome(
+        actual = await _outcome(
             lambda variables=variables, seed=seed: compiled.execute(None, make_context(seed), variables)  # type: ignore[misc]
         )
-        if not _agree(case, got, expected):
-            raise Difference(_report(case, seed, told(expected), told(got)))
+        if not _agree(case, actual, expected):
+            raise Difference(_report(case, seed, serialised(expected), serialised(actual)))
         failed += expected.errors is not None
     return failed
 
 
-def _agree(case: Case, got: ExecutionResult, expected: ExecutionResult) -> bool:
-    """Whether both say the same, errors in the same order.
+def _agree(case: Case, actual: ExecutionResult, expected: ExecutionResult) -> bool:
+    """Returns whether both results are the same, with their errors in the same order.
 
-    A field that is resolved for many rows at once comes at another time than row by row. Where such a field is asked
-    for, the data must be the same, but which of several failing siblings is first to end the others is not said.
+    A field that is resolved for many rows at once is resolved at another time than row by row. If the document selects
+    such a field, the data must be the same, but any of several failing siblings may be the first to end the others.
     """
-    same = told(got) == told(expected)
-    if same or "joined" not in case.source or "cancelled" in str((got.errors, expected.errors)):
+    same = serialised(actual) == serialised(expected)
+    if same or "joined" not in case.source or "cancelled" in str((actual.errors, expected.errors)):
         return same or "joined" in case.source
-    data, expected_data = (told(ExecutionResult(result.data, None)) for result in (got, expected))
-    return data == expected_data and bool(got.errors) == bool(expected.errors)
+    data, expected_data = (serialised(ExecutionResult(result.data, None)) for result in (actual, expected))
+    return data == expected_data and bool(actual.errors) == bool(expected.errors)
 
 
 async def _outcome(run: Callable[[], Any]) -> ExecutionResult:
-    """The answer, when all that was let go has ended.
+    """Returns the result, once every abandoned sibling has ended.
 
-    A sibling that is cancelled cancels what it waits for, also for others: graphql-core then ends in a CancelledError.
+    A cancelled sibling cancels what it awaits, even if others await it too. graphql-core then ends in a CancelledError.
     """
     try:
         pending = run()
@@ -390,27 +384,27 @@ async def _outcome(run: Callable[[], Any]) -> ExecutionResult:
 
 
 async def quiet() -> None:
-    """Let abandoned siblings end."""
+    """Waits until abandoned siblings have ended."""
     while len(tasks := asyncio.all_tasks()) > 1:
         await asyncio.wait(tasks - {asyncio.current_task()})
 
 
-def _report(case: Case, seed: int, expected: bytes, got: bytes) -> str:
+def _report(case: Case, seed: int, expected: bytes, actual: bytes) -> str:
     return (
         f"\n{case.source}\noperation {case.operation_name}, variables {case.variables}, world {seed}"
-        f"\ngraphql-core: {expected.decode()}\ncompiled:     {got.decode()}"
+        f"\ngraphql-core: {expected.decode()}\ncompiled:     {actual.decode()}"
     )
 
 
 Schema = Callable[[], tuple[GraphQLSchema, Callable[[int], Any]]]
-"""Makes a schema, and what makes a context for a world's seed."""
+"""Makes a schema, and the function that makes a context from a world's seed."""
 
 
 @contextmanager
 def _cancelled_siblings() -> Iterator[None]:
-    """Let graphql-core cancel the siblings of a null that propagates, some before they have begun.
+    """Lets graphql-core cancel the siblings of a null that propagates, some before they have begun.
 
-    What is left of those is collected here and there alone: Python cannot warn of it from within a named tuple.
+    Unstarted coroutines are collected only here: Python cannot warn of them from within a named tuple.
     """
     gc.disable()
     try:
@@ -425,13 +419,13 @@ def _cancelled_siblings() -> Iterator[None]:
 
 
 def run_one(schema: GraphQLSchema, case: Case, make_context: Callable[[int], Any], seeds: list[int]) -> int:
-    """`compare` in a loop of its own."""
+    """Runs `compare` in an event loop of its own."""
     with _cancelled_siblings():
         return asyncio.run(compare(schema, case, make_context, seeds))
 
 
 def run_many(make: Schema, first: int, last: int) -> int:
-    """Compare the cases of these numbers, each over two worlds. Returns how many answers had errors."""
+    """Compares the cases with these numbers, each over two worlds. Returns how many results had errors."""
     schema, make_context = make()
 
     async def run(start: int, end: int) -> int:
@@ -452,7 +446,7 @@ def run_many(make: Schema, first: int, last: int) -> int:
 
 
 def run_parallel(make: Schema, count: int, seed: int, processes: int = 2) -> int:
-    """The same over processes. Returns how many answers had errors."""
+    """Compares ``count`` cases in several processes. Returns how many results had errors."""
     step = -(-count // processes)
     bounds = [(seed + start, seed + min(start + step, count)) for start in range(0, count, step)]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
@@ -460,14 +454,14 @@ def run_parallel(make: Schema, count: int, seed: int, processes: int = 2) -> int
 
 
 def own_schema() -> tuple[GraphQLSchema, Callable[[int], Any]]:
-    """The schema of the tests and its worlds."""
+    """Returns the schema of the tests and its worlds."""
     from tests.support.oracle_schema import World, schema
 
     return schema._schema, World
 
 
 def served_schema() -> tuple[GraphQLSchema, Callable[[int], Any]]:
-    """The schema that is served, over fake data. For a process of its own: it replaces the schema's resolvers."""
+    """Returns the served schema over fake data. It needs a process of its own: it replaces the schema's resolvers."""
     from models.fleet.site_tokens import SiteTokenRow
     from models.fleet.sites import SiteRow
     from resolvers.root import schema
@@ -481,18 +475,19 @@ SCHEMAS: dict[str, Schema] = {"own": own_schema, "served": served_schema}
 
 
 def main() -> None:
-    """Run the oracle by hand."""
+    """Runs the oracle from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=DOCUMENTS)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--schema", choices=SCHEMAS, default="served")
     parser.add_argument("--processes", type=int, default=2)
-    given = parser.parse_args()
-    began = time.monotonic()
-    failed = run_parallel(SCHEMAS[given.schema], given.count, given.seed, given.processes)
+    arguments = parser.parse_args()
+    start = time.monotonic()
+    failed = run_parallel(SCHEMAS[arguments.schema], arguments.count, arguments.seed, arguments.processes)
+    seconds = time.monotonic() - start
     sys.stdout.write(
-        f"{given.count} documents over the {given.schema} schema from seed {given.seed}, {2 * given.count} answers,"
-        f" {failed} of them with errors: no difference, in {time.monotonic() - began:.0f} s\n"
+        f"{arguments.count} documents over the {arguments.schema} schema from seed {arguments.seed},"
+        f" {2 * arguments.count} answers, {failed} of them with errors: no difference, in {seconds:.0f} s\n"
     )
 
 

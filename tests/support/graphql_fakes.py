@@ -1,4 +1,4 @@
-"""Data for any schema: its resolvers are replaced by ones that answer what their type allows, or what it does not."""
+"""Fake data for any schema: resolvers that return values which a field's type allows, or faulty ones."""
 
 import asyncio
 from collections import namedtuple
@@ -21,11 +21,13 @@ from graphql import (
 from engine.fields import plain_member
 
 MAX_MEMBERS_DEPTH = 4
-"""How deep rows hold rows."""
+"""How deep rows may contain rows."""
 
 
 class Later:
-    """An awaitable that can be awaited any number of times: it yields to the loop ``turns`` times, then answers."""
+    """An awaitable that can be awaited any number of times. It yields to the loop ``turns`` times and then returns the
+    value.
+    """
 
     def __init__(self, value: Any, turns: int) -> None:
         self._value = value
@@ -58,8 +60,8 @@ class Many:
             yield item
 
 
-def odd(value: Any, random: Random) -> Any:
-    """Something that is not as it should be in ``value``'s place."""
+def faulty(value: Any, random: Random) -> Any:
+    """Returns something that does not belong in the place of ``value``."""
     return random.choice(
         (
             None,
@@ -81,22 +83,22 @@ def odd(value: Any, random: Random) -> Any:
 
 
 class FakeContext:
-    """A request's context: the seed of the data, and how often it is odd."""
+    """A request's context: the seed of the data, and the probability that a value is faulty."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.oddity = Random(seed).choice((0.0, 0.0, 0.01, 0.05))  # noqa: S311 - data of a test
+        self.fault_rate = Random(seed).choice((0.0, 0.0, 0.01, 0.05))  # noqa: S311 - data of a test
 
 
 class Fakes:
-    """Makes values of a schema's types. Rows are of the classes given, or named tuples or dicts."""
+    """Makes values of a schema's types. Rows are instances of the given classes, or named tuples or dicts."""
 
     def __init__(self, schema: GraphQLSchema, rows: Mapping[str, type]) -> None:
         self._schema = schema
         self._rows = rows
 
     def install(self) -> None:
-        """Replace every resolver of the schema that is more than a member of its source."""
+        """Replaces every resolver of the schema that does more than read a member of its source."""
         for type_ in self._schema.type_map.values():
             if isinstance(type_, GraphQLObjectType) and not is_introspection_type(type_):
                 for field in type_.fields.values():
@@ -107,11 +109,11 @@ class Fakes:
         def resolve(_source: Any, info: Any, **arguments: Any) -> Any:
             context: FakeContext = info.context
             random = Random(repr((context.seed, info.path.as_list(), arguments)))  # noqa: S311 - data of a test
-            oddity = context.oddity
-            if random.random() < oddity:
+            fault_rate = context.fault_rate
+            if random.random() < fault_rate:
                 raise random.choice((RuntimeError("sync"), GraphQLError("coded", extensions={"code": "X"})))
-            value = self._value(type_, random, oddity, 0)
-            if random.random() < oddity:
+            value = self._value(type_, random, fault_rate, 0)
+            if random.random() < fault_rate:
                 value = LookupError("late")
             if random.random() < 0.5:
                 return Later(value, random.randrange(3))
@@ -119,7 +121,7 @@ class Fakes:
 
         return resolve
 
-    def _value(self, type_: Any, random: Random, oddity: float, depth: int) -> Any:
+    def _value(self, type_: Any, random: Random, fault_rate: float, depth: int) -> Any:
         if isinstance(type_, GraphQLNonNull):
             type_ = type_.of_type
         elif random.random() < 0.3 or (depth > MAX_MEMBERS_DEPTH and isinstance(type_, GraphQLObjectType)):
@@ -127,15 +129,15 @@ class Fakes:
         value: Any
         if isinstance(type_, GraphQLList):
             count = 0 if depth > MAX_MEMBERS_DEPTH else random.choice((0, 1, 2, 2, 3))
-            value = [self._value(type_.of_type, random, oddity, depth + 1) for _ in range(count)]
+            value = [self._value(type_.of_type, random, fault_rate, depth + 1) for _ in range(count)]
         elif isinstance(type_, GraphQLObjectType):
-            value = self._row(type_, random, oddity, depth)
+            value = self._row(type_, random, fault_rate, depth)
         elif is_abstract_type(type_):
             possible = [t for t in self._schema.get_possible_types(type_) if t.name in self._rows]
-            value = self._row(random.choice(possible), random, oddity, depth) if possible else None
+            value = self._row(random.choice(possible), random, fault_rate, depth) if possible else None
         else:
             value = self._leaf(type_, random)
-        return odd(value, random) if random.random() < oddity else value
+        return faulty(value, random) if random.random() < fault_rate else value
 
     def _leaf(self, type_: Any, random: Random) -> Any:
         if isinstance(type_, GraphQLEnumType):
@@ -148,9 +150,9 @@ class Fakes:
             "DateTime": datetime(2026, 1, random.randrange(1, 30), tzinfo=UTC),
         }.get(type_.name, random.choice(("", "text", "\u00e9")))
 
-    def _row(self, type_: GraphQLObjectType, random: Random, oddity: float, depth: int) -> Any:
+    def _row(self, type_: GraphQLObjectType, random: Random, fault_rate: float, depth: int) -> Any:
         members = {
-            name: self._value(field.type, random, oddity, depth + 1)
+            name: self._value(field.type, random, fault_rate, depth + 1)
             for field in type_.fields.values()
             if (name := plain_member(field)) is not None
         }

@@ -1,4 +1,4 @@
-"""The rows of the oracle's worlds: as a database gives them, and pages of each kind."""
+"""The rows of the oracle's worlds: rows as a database returns them, and every kind of page."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ from models.pages import WrappedList
 
 
 class ThingRow(NamedTuple):
-    """A row as a database gives it."""
+    """A row as a database returns it."""
 
     id: Any
     name: Any
@@ -29,7 +29,7 @@ class ThingRow(NamedTuple):
 
 
 class PersonRow(NamedTuple):
-    """Another class of row."""
+    """A row of another class."""
 
     id: Any
     name: Any
@@ -58,7 +58,7 @@ class PageRow:
 
     @property
     def first_name(self) -> Any:
-        """Fails with an IndexError on an empty page."""
+        """Raises IndexError on an empty page."""
         return self.rows[0].name
 
 
@@ -70,7 +70,7 @@ class EdgeRow(NamedTuple):
 
 
 class JoinedRow(NamedTuple):
-    """A page whose members are there."""
+    """A page whose members are stored."""
 
     edges: Any
     nodes: Any

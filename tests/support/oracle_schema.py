@@ -1,8 +1,9 @@
-# ruff: noqa: ARG002 - arguments that resolvers need not look at
-"""A schema with every kind of field that the compiled executor must get right, and worlds of data for it.
+# ruff: noqa: ARG002 - resolvers have arguments that they do not use
+"""A schema with every kind of field that the compiled executor must handle, and worlds of data for it.
 
-A world is built from a seed and holds rows as NamedTuples, dicts and objects with properties, with nulls where none may
-be, values of other types, errors as values, awaitables in rows and resolvers that raise: sync, async, sooner or later.
+A world is built from a seed. Its rows are NamedTuples, dicts and objects with properties. They hold nulls where null is
+not allowed, values of other types, errors as values, and awaitables. Resolvers are synchronous and asynchronous, and
+raise at various times.
 """
 
 import asyncio
@@ -17,23 +18,23 @@ from strawberry.dataloader import DataLoader
 from strawberry.scalars import JSON
 from strawberry.schema.config import StrawberryConfig
 
-from engine.fields import derived, together
+from engine.fields import batched, derived
 from engine.plain import InstancesOf, member
 from models.pages import PageSelection
 from schema.scalars import SCALARS
-from tests.support.graphql_fakes import Later, Many, odd
+from tests.support.graphql_fakes import Later, Many, faulty
 from tests.support.oracle_rows import EdgeRow, JoinedRow, PageRow, PersonRow, ThingRow, WrappedRow
 
 
 class Kind(StrEnum):
-    """Its GraphQL names are not its values."""
+    """An enum whose GraphQL names differ from its values."""
 
     SHARED = "shared"
     CUSTOM = "custom"
 
 
 class Level(Enum):
-    """Its GraphQL names are not even its Python names."""
+    """An enum whose GraphQL names differ even from its Python names."""
 
     LOW = 1
     HIGH = 2
@@ -45,11 +46,11 @@ Level.__strawberry_definition__.values[1].name = "VERY_HIGH"  # type: ignore[att
 
 
 class World:
-    """Data for a query: a request's context."""
+    """The data for one query. It is the request's context."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)  # noqa: S311 - data of a test
-        self.oddity = self._random.choice((0.0, 0.0, 0.01, 0.1))
+        self.fault_rate = self._random.choice((0.0, 0.0, 0.01, 0.1))
         self.seed = seed
         self.people = [self._person() for _ in range(3)]
         self.things = [self._thing() for _ in range(4)]
@@ -62,65 +63,68 @@ class World:
         return [self.people[key % 3] for key in keys]
 
     def joined(self, row: "ThingRow", first: int) -> JoinedRow | WrappedRow:
-        """The page of a thing. Raises at some places."""
+        """Returns the page of a thing. Raises at some places."""
         random = self.choice("joined", repr(row.id), first)
-        if random.random() < self.oddity:
+        if random.random() < self.fault_rate:
             raise LookupError("joined")
         rows = self.things[:first]
         if self.seed % 2:
-            return WrappedRow(self.odd(rows, random))
+            return WrappedRow(self.perhaps_faulty(rows, random))
         page = JoinedRow(None, rows, "first", rows)
-        return page._replace(edges=self.odd([EdgeRow(row, page) for row in rows], random))
+        return page._replace(edges=self.perhaps_faulty([EdgeRow(row, page) for row in rows], random))
 
     def choice(self, *key: Any) -> Random:
-        """The same choices for the same place."""
+        """Returns the same choices for the same place."""
         return Random(repr((self.seed, *key)))  # noqa: S311 - data of a test
 
-    def _odd(self, value: Any, nullable: bool = False) -> Any:
+    def _value(self, value: Any, nullable: bool = False) -> Any:
         if nullable and self._random.random() < 0.3:
             return None
-        return self.odd(value, self._random)
+        return self.perhaps_faulty(value, self._random)
 
-    def odd(self, value: Any, random: Random) -> Any:
-        """``value``, or now and then something that is not as it should be."""
-        return odd(value, random) if random.random() < self.oddity else value
+    def perhaps_faulty(self, value: Any, random: Random) -> Any:
+        """Returns ``value``, or now and then a faulty one."""
+        return faulty(value, random) if random.random() < self.fault_rate else value
 
     def _list(self, make: Any, most: int = 3) -> Any:
         random = self._random
-        items = [self._odd(make()) for _ in range(random.randrange(most + 1))]
-        if random.random() < self.oddity:
+        items = [self._value(make()) for _ in range(random.randrange(most + 1))]
+        if random.random() < self.fault_rate:
             return random.choice((tuple(items), Many(items), iter(items), set(), Later(items, 1), "text", {}))
         return items
 
     def _person(self, depth: int = 0) -> Any:
         best = self._person(depth + 1) if depth < 1 and self._random.random() < 0.5 else None
         return PersonRow(
-            self._odd("p1"), self._odd("Ada"), self._odd(self._random.randrange(90), nullable=True), self._odd(best)
+            self._value("p1"),
+            self._value("Ada"),
+            self._value(self._random.randrange(90), nullable=True),
+            self._value(best),
         )
 
     def _thing(self) -> Any:
-        random, odd = self._random, self._odd
+        random, value = self._random, self._value
         now = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=random.randrange(10**12))
         east = now.astimezone(timezone(timedelta(hours=2)))
         return ThingRow(
-            id=odd(f"t{random.randrange(9)}"),
-            name=odd("name"),
-            kind=odd(random.choice((*Kind, "shared"))),
-            level=odd(random.choice((*Level, 2)), nullable=True),
-            rank=odd(random.randrange(-5, 5)),
-            ratio=odd(random.choice((0.5, 1, 1e300, float("inf"))) if self.oddity else 0.5, nullable=True),
-            ready=odd(random.choice((True, False, 1))),
-            born_at=odd(random.choice((now, now, east, now.replace(microsecond=0)))),
-            gone_at=odd(now, nullable=True),
-            note=odd("note", nullable=True),
-            tags=odd(self._list(lambda: "tag")),
-            spots=odd(self._list(lambda: random.choice((1, None))), nullable=True),
-            labels=odd(self._list(lambda: {"key": odd("k"), "value": odd("v", nullable=True)})),
-            owner=odd(random.choice(self.people), nullable=True),
-            maker=odd(random.choice(self.people)),
-            blob=odd({"a": [1, None, {"b": 1.5}]}, nullable=True),
-            grid=odd(self._list(lambda: self._list(lambda: random.choice(self.people)))),
-            mates=odd(self._list(lambda: random.choice(self.people)), nullable=True),
+            id=value(f"t{random.randrange(9)}"),
+            name=value("name"),
+            kind=value(random.choice((*Kind, "shared"))),
+            level=value(random.choice((*Level, 2)), nullable=True),
+            rank=value(random.randrange(-5, 5)),
+            ratio=value(random.choice((0.5, 1, 1e300, float("inf"))) if self.fault_rate else 0.5, nullable=True),
+            ready=value(random.choice((True, False, 1))),
+            born_at=value(random.choice((now, now, east, now.replace(microsecond=0)))),
+            gone_at=value(now, nullable=True),
+            note=value("note", nullable=True),
+            tags=value(self._list(lambda: "tag")),
+            spots=value(self._list(lambda: random.choice((1, None))), nullable=True),
+            labels=value(self._list(lambda: {"key": value("k"), "value": value("v", nullable=True)})),
+            owner=value(random.choice(self.people), nullable=True),
+            maker=value(random.choice(self.people)),
+            blob=value({"a": [1, None, {"b": 1.5}]}, nullable=True),
+            grid=value(self._list(lambda: self._list(lambda: random.choice(self.people)))),
+            mates=value(self._list(lambda: random.choice(self.people)), nullable=True),
         )
 
 
@@ -129,7 +133,7 @@ Info = strawberry.Info[World, None]
 
 @strawberry.interface
 class Node:
-    """Resolved by ``is_type_of``."""
+    """An interface that is resolved by ``is_type_of``."""
 
     id: strawberry.ID
 
@@ -143,7 +147,7 @@ class Named:
 
 @strawberry.type
 class Label:
-    """Resolved from a dict."""
+    """An object that is resolved from a dict."""
 
     key: str
     value: str | None
@@ -151,30 +155,30 @@ class Label:
 
 @strawberry.type
 class Person(Node, Named):
-    """Its class is checked for each value, sometimes later."""
+    """An object whose class is checked for each value, sometimes asynchronously."""
 
     age: int | None
     best: "Person | None"
 
     @classmethod
     def is_type_of(cls, value: object, info: Any) -> Any:
-        """Sync or async, by the world; it fails at some places."""
-        if info.context.choice("type", str(info.path)).random() < info.context.oddity / 5:
+        """Returns the result or an awaitable of it, by the world. Raises at some places."""
+        if info.context.choice("type", str(info.path)).random() < info.context.fault_rate / 5:
             raise TypeError("no telling")
-        right = isinstance(value, PersonRow)
+        is_person = isinstance(value, PersonRow)
         world: World = info.context
-        return Later(right, 1) if world.seed % 3 == 0 else right
+        return Later(is_person, 1) if world.seed % 3 == 0 else is_person
 
     @strawberry.field
     async def things(self: PersonRow, info: Info, first: int = 2, kind: Kind | None = None) -> "list[Thing]":
-        """Rows without a page."""
+        """Returns rows without a page."""
         await asyncio.sleep(0)
         return info.context.things[:first]
 
 
 @strawberry.input
 class Pick:
-    """An input."""
+    """An input object."""
 
     first: int = 3
     kinds: list[Kind] | None = None
@@ -189,29 +193,30 @@ async def _joined(rows: Any, context: World, selected: Any, first: int = 2) -> A
     members = selected.members("Thing")
     if members is None:
         return pages
-    narrow = PageSelection(members).row_class(ThingRow, always="id", key=())
-    return [_pruned(page, narrow) for page in pages]
+    row_class = PageSelection(members).row_class(ThingRow, always="id", key=())
+    return [_pruned(page, row_class) for page in pages]
 
 
-def _pruned(page: JoinedRow | WrappedRow, narrow: type[ThingRow]) -> JoinedRow | WrappedRow:
-    """The page, without those members of its things that were not asked for."""
+def _pruned(page: JoinedRow | WrappedRow, row_class: type[ThingRow]) -> JoinedRow | WrappedRow:
+    """Returns the page without the members of its things that are not selected."""
     if isinstance(page, WrappedRow):
         if type(page.nodes) is not list or not all(type(node) is ThingRow for node in page.nodes):
             raise TypeError("one by one")
-        return WrappedRow([narrow._make(getattr(node, name) for name in narrow._fields) for node in page.nodes])
+        return WrappedRow([row_class._make(getattr(node, name) for name in row_class._fields) for node in page.nodes])
     if page.edges is None:
         return page
     if type(page.edges) is not list or not all(type(edge.node) is ThingRow for edge in page.edges):
         raise TypeError("one by one")
     edges = [
-        edge._replace(node=narrow._make(getattr(edge.node, name) for name in narrow._fields)) for edge in page.edges
+        edge._replace(node=row_class._make(getattr(edge.node, name) for name in row_class._fields))
+        for edge in page.edges
     ]
     return page._replace(edges=edges)
 
 
 @strawberry.type
 class Thing(Node, Named):
-    """Its class is checked once for all."""
+    """An object whose class is checked once for all."""
 
     is_type_of = InstancesOf(ThingRow)
 
@@ -235,24 +240,24 @@ class Thing(Node, Named):
     @strawberry.field
     @derived
     def shout(self: ThingRow) -> str:
-        """Of its source alone."""
+        """Depends on its source alone."""
         return self.name.upper()  # type: ignore[no-any-return]
 
     @strawberry.field
     async def whisper(self: ThingRow) -> str | None:
-        """Of its source alone, later."""
+        """Depends on its source alone, and returns later."""
         await asyncio.sleep(0)
         return self.name.lower()  # type: ignore[no-any-return]
 
     @strawberry.field
     async def loaded(self: ThingRow, info: Info) -> Person:
-        """Batched over the things of a list."""
+        """Is batched over the things of a list by a loader."""
         return await info.context.loader.load(len(str(self.name)))  # type: ignore[no-any-return]
 
     @strawberry.field
-    @together(_joined, "id")
+    @batched(_joined, "id")
     async def joined(self: ThingRow, info: Info, first: int = 2) -> "Page":
-        """A page, looked up for all things of a list at once."""
+        """Returns a page, which is looked up for all things of a list at once."""
         await asyncio.sleep(0)
         return info.context.joined(self, first)  # type: ignore[return-value]
 
@@ -278,8 +283,8 @@ class Thing(Node, Named):
 
     @strawberry.field
     def perhaps(self: ThingRow, info: Info) -> str | None:
-        """Anything."""
-        return info.context.odd("perhaps", info.context.choice(str(info.path)))  # type: ignore[no-any-return]
+        """Returns anything."""
+        return info.context.perhaps_faulty("perhaps", info.context.choice(str(info.path)))  # type: ignore[no-any-return]
 
 
 def _names(selections: Any) -> list[str]:
@@ -295,7 +300,7 @@ class Edge:
     @strawberry.field
     @derived
     def cursor(self: EdgeRow) -> str:
-        """Of the row and its page."""
+        """Depends on the row and its page."""
         return f"{self.node.id}/{len(self.page.rows)}"
 
 
@@ -309,20 +314,20 @@ class Page:
 
     @strawberry.field
     async def total(self: PageRow) -> int:
-        """Counted later."""
+        """Returns the count later."""
         await asyncio.sleep(0)
         return len(self.rows)
 
     @strawberry.field(graphql_type="Page")
     @derived
     def itself(self: PageRow) -> Any:
-        """The page again."""
+        """Returns the page again."""
         return self
 
 
 @strawberry.type
 class Empty:
-    """A type with the field names of others at other types."""
+    """A type that has field names of other types, with other field types."""
 
     rank: str | None = None
     name: str | None = None
@@ -337,59 +342,59 @@ class Query:
 
     @strawberry.field(graphql_type=Thing | None)
     async def thing(self, info: Info, index: int = 0) -> Any:
-        """One, or none."""
+        """Returns one thing or none."""
         await asyncio.sleep(0)
         things = info.context.things
         return things[index] if 0 <= index < len(things) else None
 
     @strawberry.field(graphql_type=list[Thing])
     def things(self, info: Info, pick: Pick | None = None) -> Any:
-        """Some, at once."""
+        """Returns some things at once."""
         return info.context.things[: pick.first if pick else 2]
 
     @strawberry.field(graphql_type=Page | None)
     async def page(self, info: Info, first: int = 2, kind: Kind = Kind.SHARED) -> Any:
-        """A page, later."""
+        """Returns a page, later."""
         if first < 0:
             return PageRow(GraphQLError("no such page"), info.context)
         return PageRow(info.context.things[:first], info.context)
 
     @strawberry.field(graphql_type=Node | None)
     def node(self, info: Info, id: strawberry.ID) -> Any:  # noqa: A002 - Relay's name
-        """By interface."""
-        found = {"t": info.context.things[0], "p": info.context.people[0], "n": None}
-        return found.get(id[:1], Empty())
+        """Returns an object by its interface."""
+        nodes = {"t": info.context.things[0], "p": info.context.people[0], "n": None}
+        return nodes.get(id[:1], Empty())
 
     @strawberry.field(graphql_type=list[Named])
     async def named(self, info: Info) -> Any:
-        """By another interface."""
+        """Returns objects by another interface."""
         return [*info.context.people, *info.context.things[:2]]
 
     @strawberry.field(graphql_type=list[Either | None])
     def either(self, info: Info) -> Any:
-        """A union; one that is not a member of it now and then."""
+        """Returns members of a union, and now and then something else."""
         world = info.context
-        return [Empty(rank="low"), world.odd(Empty(), world.choice("either"))]
+        return [Empty(rank="low"), world.perhaps_faulty(Empty(), world.choice("either"))]
 
     @strawberry.field(graphql_type=list[list[Thing]] | None)
     async def squares(self, info: Info) -> Any:
-        """Lists of lists."""
+        """Returns lists of lists."""
         things = info.context.things
         return [things[:1], things[1:3], []]
 
     @strawberry.field(graphql_type=list[Thing | None])
     def awaited(self, info: Info) -> Any:
-        """Items that come later."""
+        """Returns awaitable items."""
         return [Later(thing, index) for index, thing in enumerate(info.context.things[:3])]
 
     @strawberry.field(graphql_type=list[Thing])
     def streamed(self, info: Info) -> Any:
-        """Items that come one after the other."""
+        """Returns items one after the other."""
         return Many(info.context.things[:2])
 
     @strawberry.field
     async def strict(self, info: Info, turns: int = 1) -> str:
-        """A non-null root field that fails now and then, which takes the whole answer with it."""
+        """Fails now and then. Its null propagates to the whole result, because the root field is non-null."""
         random = info.context.choice("strict", turns)
         for _ in range(random.randrange(3)):
             await asyncio.sleep(0)
@@ -399,28 +404,28 @@ class Query:
 
     @strawberry.field
     def now(self, at: datetime | None = None) -> datetime | None:
-        """A scalar in, and out."""
+        """Takes a scalar and returns it."""
         return at
 
 
 @strawberry.type
 class Mutation:
-    """One after the other."""
+    """Changes run one after the other."""
 
     @strawberry.mutation(graphql_type=Thing | None)
     async def touch(self, info: Info, pick: Pick) -> Any:
-        """Later."""
+        """Returns later."""
         await asyncio.sleep(0)
         return info.context.things[pick.first % 4]
 
     @strawberry.mutation(graphql_type=list[Person])
     def people(self, info: Info, kinds: list[Kind]) -> Any:
-        """At once."""
+        """Returns at once."""
         return info.context.people
 
     @strawberry.mutation
     async def fail(self, info: Info, turns: int = 1) -> str:
-        """Fails, and takes the whole answer with it."""
+        """Fails, and its null propagates to the whole result."""
         if turns > 2:
             raise LookupError("fail")
         return "fine"

@@ -1,4 +1,4 @@
-"""The small schema behind a real socket, the very bytes that go over it, and what the server logs meanwhile."""
+"""The small schema behind a real socket, requests as exact bytes, and the server's log."""
 
 import asyncio
 import io
@@ -22,7 +22,7 @@ GOOD = {"name": "abc", "value": "v", "ttlSeconds": 60}
 
 @asynccontextmanager
 async def listening(door: Door) -> AsyncIterator[int]:
-    """The door behind uvicorn; yields its port."""
+    """Serves the door by uvicorn and yields its port."""
     config = uvicorn.Config(
         door.app, port=0, log_config=None, log_level="debug", lifespan="off", timeout_graceful_shutdown=1
     )
@@ -39,25 +39,27 @@ async def listening(door: Door) -> AsyncIterator[int]:
 
 @contextmanager
 def server_log() -> Iterator[io.StringIO]:
-    """All that is logged at debug level, as the server's own configuration writes it; the client's logs are not its."""
+    """Yields everything that is logged at debug level, as the server's configuration writes it, without the client's
+    own logs.
+    """
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
     logs.configure(Settings.read(log_level="debug"))
-    structlog.configure(cache_logger_on_first_use=False)  # or loggers would hold to this test's for ever
-    written = io.StringIO()
+    structlog.configure(cache_logger_on_first_use=False)  # otherwise loggers would keep the configuration of this test
+    output = io.StringIO()
     (handler,) = root.handlers
     assert isinstance(handler, logging.StreamHandler)
-    handler.setStream(written)
+    handler.setStream(output)
     handler.addFilter(lambda record: not record.name.startswith(("httpx", "httpcore")))
     try:
-        yield written
+        yield output
     finally:
         root.handlers, root.level = handlers, level
         structlog.reset_defaults()
 
 
 async def raw(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of the answer to these very bytes."""
+    """Sends these exact bytes. Returns status, headers and body of the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request)
@@ -76,7 +78,7 @@ async def _answer(reader: asyncio.StreamReader) -> bytes:
 
 
 def post(body: bytes, *, content_type: str | None = PLAIN_JSON, **headers: str) -> bytes:
-    """A request as its bytes."""
+    """Returns a request as bytes."""
     lines = ["POST /graphql HTTP/1.1", "host: door", *(f"{name}: {value}" for name, value in AUTHORIZATION.items())]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     lines += [] if content_type is None else [f"content-type: {content_type}"]

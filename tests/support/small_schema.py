@@ -1,4 +1,6 @@
-"""A small GraphQL schema with one of everything, and a door to it, for tests of the engine and of GraphQL over HTTP."""
+"""A small GraphQL schema with one field of every kind, and a door to it, for tests of the engine and of GraphQL over
+HTTP.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,14 +30,14 @@ from schema.rules import INPUT_RULES
 from schema.scalars import SCALARS
 
 SENTINEL = "sentinel-6f1d0c9a"
-"""Stands in every secret value of these tests, and must stand in no answer and no log."""
+"""Every secret value of these tests contains it. No answer and no log may contain it."""
 
 KEY = "the-one-key"
 
 
 @strawberry.enum
 class Colour(Enum):
-    """Three of them."""
+    """An enum with three members."""
 
     RED = "red"
     GREEN = "green"
@@ -64,7 +66,7 @@ class PutInput(Input):
 
 @dataclass
 class Context:
-    """What a request brings, and what its resolvers noted."""
+    """The context of a request, and what its resolvers note."""
 
     request_id: str = "req_test"
     puts: list[PutInput] = field(default_factory=list)
@@ -77,7 +79,7 @@ SmallInfo = Info[Context, None]
 
 @strawberry.type
 class Thing:
-    """A thing with things."""
+    """An object that has a list of its own type."""
 
     id: strawberry.ID
     name: str
@@ -85,22 +87,22 @@ class Thing:
 
     @strawberry.field
     def children(self, first: int = 50) -> list["Thing"]:
-        """The first few of them."""
+        """Returns the first few children."""
         return things(min(first, 3))
 
     @strawberry.field
     def broken(self) -> str:
-        """Fails with a text that must not get out."""
+        """Fails with a text that must not reach the client."""
         raise RuntimeError(SENTINEL)
 
     @strawberry.field
     def absent(self) -> str:
-        """Not there, against its type."""
+        """Returns null against its type."""
         return None  # type: ignore[return-value]
 
 
 def things(count: int) -> list[Thing]:
-    """Things by number."""
+    """Returns that many things, which are numbered."""
     return [
         Thing(id=strawberry.ID(f"t{n}"), name=f"thing {n}", at=datetime(2026, 1, 2, tzinfo=UTC)) for n in range(count)
     ]
@@ -108,23 +110,23 @@ def things(count: int) -> list[Thing]:
 
 @strawberry.type
 class Query:
-    """Reads."""
+    """The queries."""
 
     @strawberry.field
     def thing(self, id: strawberry.ID) -> Thing | None:  # noqa: A002
-        """One thing; NOT_FOUND for any other."""
+        """Returns one thing. Raises NOT_FOUND for any other."""
         if id != "t0":
             raise not_found()
         return things(1)[0]
 
     @strawberry.field
     def things(self, first: int = 50, colour: Colour | None = None) -> list[Thing]:
-        """The first of them."""
+        """Returns the first things."""
         return things(min(first, 3) if colour is None else 1)
 
     @strawberry.field
     async def fails(self, code: str) -> int | None:
-        """Fails as told."""
+        """Fails in the way that ``code`` names."""
         if code == "connection":
             raise ConnectionRefusedError(SENTINEL)
         fields = [FieldFault("code", "is bad")] if code == "INVALID_ARGUMENT" else []
@@ -143,50 +145,50 @@ class Query:
 
 @strawberry.type
 class Mutation:
-    """Writes."""
+    """The mutations."""
 
     @strawberry.mutation
     def put(self, info: SmallInfo, input: PutInput) -> str:  # noqa: A002
-        """Note the input."""
+        """Notes the input."""
         info.context.puts.append(input)
         return f"{input.name} {input.colour.value} {input.max_uses} {len(input.tags)}"
 
 
 @strawberry.type
 class Subscription:
-    """Streams."""
+    """The subscriptions."""
 
     @strawberry.subscription
     async def ticks(self, count: int = 2) -> AsyncIterator[int]:
-        """Counts, then fails with a text that must not get out."""
+        """Yields numbers, and then fails with a text that must not reach the client."""
         for number in range(count):
             yield number
         raise RuntimeError(SENTINEL)
 
 
 def small_schema() -> GraphQLSchema:
-    """The schema in graphql-core's terms."""
+    """Returns the schema as a graphql-core schema."""
     config = StrawberryConfig(scalar_map=SCALARS)
-    made = strawberry.Schema(query=Query, mutation=Mutation, subscription=Subscription, config=config)
-    return made._schema
+    schema = strawberry.Schema(query=Query, mutation=Mutation, subscription=Subscription, config=config)
+    return schema._schema
 
 
 SCHEMA = small_schema()
 
 
 def classify(error: BaseException) -> ApiError | None:
-    """What the small schema stands on may be out of reach."""
+    """Maps a failed connection to UNAVAILABLE, as the server does for its database."""
     return ApiError(ErrorCode.UNAVAILABLE) if isinstance(error, ConnectionError) else None
 
 
 def small_engine(limits: Limits | None = None, **options: bool) -> GraphQL:
-    """An engine over the small schema, as `bcd serve` has it."""
+    """Returns an engine over the small schema, with the options of `bcd serve`."""
     options = {"introspection": False, "suggestions": False, "compiled": True} | options
     return GraphQL(Engine(SCHEMA, limits or Limits(), inputs=INPUT_RULES, **options), classify)
 
 
 async def ask(engine: GraphQL, source: str, variables: Any = None, **options: Any) -> dict[str, Any]:
-    """The parsed body of an answer."""
+    """Returns the parsed body of an answer."""
     answer = await engine.run(source, variables, options.pop("operation_name", None), Context(), **options)
     body: dict[str, Any] = orjson.loads(answer.body)
     assert ("data" in body) == answer.executed
@@ -194,20 +196,20 @@ async def ask(engine: GraphQL, source: str, variables: Any = None, **options: An
 
 
 def fields_of(body: dict[str, Any]) -> dict[str, str]:
-    """The bad fields of an answer: message by path."""
+    """Returns the bad fields of an answer: the message of each path."""
     return {
         fault["path"]: fault["message"] for error in body["errors"] for fault in error["extensions"].get("fields", [])
     }
 
 
 def codes_of(answer: Answer | dict[str, Any]) -> set[str]:
-    """The codes of an answer."""
+    """Returns the codes of an answer."""
     body = orjson.loads(answer.body) if isinstance(answer, Answer) else answer
     return {error["extensions"]["code"] for error in body["errors"]}
 
 
 class Door:
-    """The small schema behind GraphQL over HTTP, as an ASGI application; ``context`` is every request's."""
+    """The small schema behind GraphQL over HTTP, as an ASGI application. All requests have the context ``context``."""
 
     def __init__(self, *, timeout_seconds: float = 10, max_body_bytes: int = 100_000, page: bool = True) -> None:
         self.context = Context()
