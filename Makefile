@@ -10,6 +10,8 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# The tests start many processes, which compile every module again if its bytecode is not kept on disk.
+PYTEST := PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11
 
 # The sources of the console, without its output and its dependencies.
@@ -30,9 +32,10 @@ setup: $(VENV)/installed console ## install what `make run` needs, and build the
 
 dev-setup: setup $(VENV)/installed-dev
 
+# tests/conftest.py puts the longest files first, an order that xdist must keep.
 test: dev-setup ## run every test
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone" $(ARGS) || test $$? -eq 5
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m alone $(ARGS) || test $$? -eq 5
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not alone" $(ARGS) || test $$? -eq 5
+	$(PYTEST) -m alone $(ARGS) || test $$? -eq 5
 
 check: dev-setup ## format, lint, types; exported schema and migrations up to date
 	$(BIN)/ruff format --check

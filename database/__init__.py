@@ -1,1 +1,1 @@
-"""PostgreSQL: connections, the pool, statements, the listener, migrations, and the embedded server."""
+"""Access to PostgreSQL: connections, the pool, statements, the listener, migrations, and the embedded server."""

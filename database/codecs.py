@@ -1,7 +1,7 @@
-"""Codecs between PostgreSQL's binary formats and Python: JSON as objects, times as UTC datetimes.
+"""Converts between PostgreSQL's binary formats and Python: JSON as objects, times as UTC datetimes.
 
 Labels and times are read far more often than they change, and decoding them is a large part of the cost of a page.
-Values that come often are therefore kept decoded.
+Frequent values are therefore kept decoded.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -13,9 +13,7 @@ import orjson
 
 
 async def set_codecs(connection: asyncpg.Connection) -> None:
-    """Let JSON go in and out as Python objects, encoded by orjson; and keep what comes often as it was decoded: labels
-    and times are read far more often than they change, and to decode them is a good part of what a page costs.
-    """
+    """Sets the codecs of ``jsonb`` and ``timestamptz`` on a connection. orjson encodes and decodes the JSON."""
     await connection.set_type_codec(
         "jsonb", schema="pg_catalog", encoder=_encode_json, decoder=_decode_json, format="binary"
     )
@@ -30,7 +28,7 @@ def _encode_json(value: Any) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _decode_json(data: bytes) -> Any:
-    """A JSON value, which nobody changes."""
+    """Returns a JSON value. It is cached and shared, so nobody changes it."""
     return orjson.loads(data[1:])
 
 
@@ -40,11 +38,11 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def _encode_time(value: datetime) -> bytes:
-    """PostgreSQL's binary form: microseconds since 2000. Raises TypeError for a time without a zone."""
+    """Returns PostgreSQL's binary form: microseconds since 2000. Raises TypeError for a time without a zone."""
     return ((value - _EPOCH) // _MICROSECOND).to_bytes(8, "big", signed=True)
 
 
 @lru_cache(maxsize=4096)
 def _decode_time(data: bytes) -> datetime:
-    """A time in UTC. Raises OverflowError for one outside of Python's years, such as infinity."""
+    """Returns a time in UTC. Raises OverflowError for a time outside Python's years, such as infinity."""
     return _EPOCH + timedelta(0, 0, int.from_bytes(data, "big", signed=True))

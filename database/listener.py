@@ -1,4 +1,7 @@
-"""LISTEN on one connection per process: what wakes the relay and drops cached keys the moment something changes."""
+"""Listens for PostgreSQL's notifications on one connection per process.
+
+They wake the relay, and drop cached keys the moment something changes.
+"""
 
 import asyncio
 import contextlib
@@ -21,10 +24,10 @@ async def listen(
     on_gap: Callable[[], None],
     timeout_seconds: float,
 ) -> None:
-    """Call the handler of a channel with each payload, for ever, over lost connections; cancel to end.
+    """Calls the handler of a channel with each payload. Reconnects after a lost connection, and runs until cancelled.
 
-    ``on_gap`` is called whenever notifications may have been missed: before the first connection and after each loss.
-    The connection is probed, since a peer that vanished without a word would otherwise look merely quiet.
+    Calls ``on_gap`` whenever notifications may have been missed: before the first connection and after each loss. The
+    connection is probed, because a peer that vanished silently would otherwise look merely quiet.
     """
     while True:
         on_gap()

@@ -1,4 +1,4 @@
-"""Migrations: bring a database to this version's schema, tell whether it is there, and make the first tenant."""
+"""Migrates a database to the schema of this version, and tells whether a database has that schema."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +20,11 @@ _MIGRATION_LOCK = 0x6263_6D67
 _FOLDER = Path(__file__).parent / "migrations"
 
 HEAD = max(path.name.partition("_")[0] for path in (_FOLDER / "versions").glob("[0-9]*.py"))
-"""The revision that this version of the server needs. Revisions are numbered, so Alembic need not be loaded to tell."""
+"""The revision that this version of the server needs. File names begin with it, so finding it does not load Alembic."""
 
 
 async def upgrade(url: str) -> None:
-    """Bring the database at ``url`` to HEAD. Several callers at once are safe: they wait for one another."""
+    """Migrates the database at ``url`` to HEAD. Concurrent callers are safe: they wait for one another."""
     if await _revision(url) == HEAD:
         return
 
@@ -42,7 +42,7 @@ async def upgrade(url: str) -> None:
 
 
 async def differences(url: str, declared: MetaData) -> list[str]:
-    """Returns how the migrated database at ``url`` differs from the ``declared`` tables; empty if it does not."""
+    """Returns the differences between the migrated database at ``url`` and the ``declared`` tables."""
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
@@ -57,7 +57,10 @@ _VERSION = Statement(select(literal_column("version_num")).select_from(text("ale
 
 
 async def is_current(database: Database) -> bool:
-    """Whether the database has this version's schema. Raises what :func:`models.db.unavailable` knows."""
+    """Returns whether the database has this version's schema.
+
+    Raises an error that :func:`models.errors.unavailable` recognises if the database is out of reach.
+    """
     try:
         row = await database.first(_VERSION)
     except asyncpg.UndefinedTableError:

@@ -1,4 +1,4 @@
-"""The connection pool: reads in autocommit, and transactions for changes."""
+"""Pools connections to PostgreSQL: reads run in autocommit, and changes in transactions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -21,7 +21,7 @@ class _Connection(Protocol):
 
 
 class Reader:
-    """Runs statements: on the pool in autocommit, or, as a Transaction, on one connection."""
+    """Runs statements, in autocommit on any connection of the pool. A Transaction runs them on one connection."""
 
     __slots__ = ("_connection",)
 
@@ -29,16 +29,16 @@ class Reader:
         self._connection = connection
 
     async def all(self, statement: Statement[Row], **parameters: Any) -> list[Row]:
-        """Every row."""
+        """Returns every row."""
         return statement.rows(await self._connection.fetch(statement.sql, *statement.arguments(parameters)))
 
     async def first(self, statement: Statement[Row], **parameters: Any) -> Row | None:
-        """The first row, or None."""
+        """Returns the first row, or None."""
         record = await self._connection.fetchrow(statement.sql, *statement.arguments(parameters))
         return None if record is None else statement.rows((record,))[0]
 
     async def one(self, statement: Statement[Row], **parameters: Any) -> Row:
-        """The first row of a statement that always has one."""
+        """Returns the first row of a statement that always has one. Raises LookupError if it has none."""
         row = await self.first(statement, **parameters)
         if row is None:
             raise LookupError("the statement returned no row")
@@ -46,18 +46,18 @@ class Reader:
 
 
 class Transaction(Reader):
-    """An open transaction: what functions that change something take, so that they cannot be called without one."""
+    """An open transaction. Functions that change something take one, so that nobody can call them without one."""
 
     __slots__ = ()
 
 
 class Database(Reader):
-    """The connections of one role, at most ``size``: opened when needed, kept, and used last in, first out.
+    """The connections of one role, at most ``size``. They are opened when needed, kept, and used last in, first out.
 
-    Reads run in autocommit, one round trip each; changes open a transaction. asyncpg's own pool would reset one at
-    each release, a round trip a request. That is left out, since nothing here changes a session: no SET, LISTEN,
-    temporary table, advisory session lock or cursor runs on these connections. What else could be left over is the
-    work of a call that was cancelled or failed; such a connection is thrown away.
+    Reads run in autocommit, one round trip each. Changes open a transaction. asyncpg's own pool would reset a
+    connection at each release, which costs a round trip per request. This pool does not reset, because nothing here
+    changes a session: no SET, LISTEN, temporary table, advisory session lock or cursor runs on these connections. A
+    cancelled or failed call could still leave work behind, so its connection is closed.
     """
 
     __slots__ = ("_closed", "_connect", "_idle", "_slots", "_timeout_seconds", "_used")
@@ -73,10 +73,10 @@ class Database(Reader):
 
     @classmethod
     async def open(cls, url: str, *, role: Role | None, size: int, timeout_seconds: float) -> Self:
-        """Connections that act as ``role`` (None: as the login); the first is made when it is needed.
+        """Returns a pool whose connections act as ``role`` (None: as the login). Opens no connection yet.
 
-        Every wait is bounded by ``timeout_seconds``: for a connection, and for a statement; by the server too, so that
-        an abandoned one does not hold its locks.
+        ``timeout_seconds`` bounds every wait, for a connection and for a statement. The server enforces it too, so that
+        an abandoned statement does not hold its locks.
         """
         settings = {
             "role": role or "none",
@@ -95,17 +95,17 @@ class Database(Reader):
         return cls(connect, size, timeout_seconds)
 
     async def close(self) -> None:
-        """Close every connection; running statements are broken off."""
+        """Closes every connection, and aborts running statements."""
         self._closed = True
         for connection in (*self._idle, *self._used):
             connection.terminate()
 
     def fetch(self, query: str, *args: Any) -> Coroutine[Any, Any, list[asyncpg.Record]]:
-        """Rows of ``query`` in autocommit; the pool's side of Reader."""
+        """Returns the rows of ``query`` in autocommit. Reader calls this in place of a connection's method."""
         return self._run(asyncpg.Connection.fetch, query, args)
 
     def fetchrow(self, query: str, *args: Any) -> Coroutine[Any, Any, asyncpg.Record | None]:
-        """First row of ``query`` in autocommit; the pool's side of Reader."""
+        """Returns the first row of ``query`` in autocommit. Reader calls this in place of a connection's method."""
         return self._run(asyncpg.Connection.fetchrow, query, args)
 
     async def _run(self, fetch: Callable[..., Awaitable[T]], query: str, args: tuple[Any, ...]) -> T:
@@ -120,9 +120,9 @@ class Database(Reader):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """A read-committed transaction: committed when the block ends, rolled back when it raises.
+        """Opens a read-committed transaction. Commits it when the block ends, and rolls it back when the block raises.
 
-        The caller awaits nothing foreign inside: a slow secret store would hold row locks meanwhile.
+        The caller awaits no other service inside. A slow secret store, for example, would prolong the row locks.
         """
         connection = await self._take()
         try:
@@ -135,8 +135,8 @@ class Database(Reader):
             self._give_back(connection)
 
     async def _take(self) -> asyncpg.Connection:
-        """A connection; the caller gives it back. Raises TimeoutError if none comes to be free in time."""
-        if self._idle and not self._slots.locked():  # the common case waits for nothing, so it needs no timer
+        """Returns a connection, which the caller gives back. Raises TimeoutError if none becomes free in time."""
+        if self._idle and not self._slots.locked():  # the usual case does not wait, so it needs no timer
             return await self._next()
         async with asyncio.timeout(self._timeout_seconds):
             return await self._next()
@@ -168,8 +168,10 @@ class Database(Reader):
 
 
 def _distrust(connection: asyncpg.Connection, error: BaseException) -> None:
-    """Throw the connection away after anything but an error that PostgreSQL itself answered, or one of the caller's own
-    inside a transaction that was rolled back since.
+    """Closes the connection, unless its session is known to be clean.
+
+    It is clean after an error that PostgreSQL itself returned, and after the caller's own error inside a transaction
+    that has been rolled back.
     """
     broken = isinstance(error, (asyncio.CancelledError, TimeoutError, OSError, asyncpg.InterfaceError))
     if broken or connection.is_in_transaction():

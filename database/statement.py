@@ -1,7 +1,8 @@
-"""SQL statements: SQLAlchemy Core expressions that are compiled once, when the module that holds them is imported.
+"""SQL statements: SQLAlchemy Core expressions that are compiled once, and run by asyncpg.
 
-Parameters and rows go straight between asyncpg and the caller. No ORM, no SQLAlchemy engine and no compilation runs
-while a request is served.
+Most are compiled when the module that holds them is imported. A statement of a list is compiled at its first use, and
+then kept. Parameters and rows pass directly between asyncpg and the caller: no request uses an ORM or an SQLAlchemy
+engine.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ _DIALECT = PGDialect_asyncpg()  # type: ignore[no-untyped-call]
 
 
 class Statement(Generic[Row]):
-    """A Core expression compiled once, its parameters by name, and the type of its rows: a NamedTuple in its order."""
+    """A compiled Core expression with named parameters, and the type of its rows: a NamedTuple of the same order."""
 
     __slots__ = ("_defaults", "_make", "_names", "sql")
 
@@ -34,7 +35,7 @@ class Statement(Generic[Row]):
     def __init__(
         self, expression: ClauseElement, row: Callable[..., Any] = tuple, *, columns: Sequence[str] = ()
     ) -> None:
-        """``columns`` names the columns of an INSERT, which become parameters of the same names."""
+        """``columns`` are the names of an INSERT's columns, which become parameters of the same names."""
         compiled = cast("SQLCompiler", expression.compile(dialect=_DIALECT, column_keys=list(columns) or None))
         self.sql = str(compiled)
         names = tuple(compiled.positiontup or ())
@@ -42,14 +43,14 @@ class Statement(Generic[Row]):
             name: compiled.params[name] for name in names if not compiled.binds[name].required and name not in columns
         }
         self._names = names
-        # A NamedTuple is made as its own _make makes it, without the call in between.
+        # This makes a NamedTuple as its own _make does, and saves one call per row.
         self._make = partial(tuple.__new__, cast("type", row)) if hasattr(row, "_make") else row
 
     def arguments(self, parameters: dict[str, Any]) -> list[Any]:
-        """The positional arguments. Raises KeyError for a missing parameter."""
+        """Returns the positional arguments. Raises KeyError for a missing parameter."""
         defaults = self._defaults
         return [defaults[n] if n in defaults and n not in parameters else parameters[n] for n in self._names]
 
     def rows(self, records: Sequence[asyncpg.Record]) -> list[Row]:
-        """The records as rows."""
+        """Returns the records as rows."""
         return list(map(self._make, records))

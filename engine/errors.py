@@ -1,4 +1,6 @@
-"""The errors with which the engine refuses a request. No message holds a value of it, which may be a misplaced secret.
+"""The errors with which the engine refuses a request.
+
+No message holds a value of the request: the value may be a secret in the wrong place.
 
 The engine says what is wrong. Its caller decides which code, words and status a client gets.
 """

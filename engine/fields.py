@@ -16,9 +16,7 @@ from strawberry.types.field import StrawberryField
 
 
 def strawberry_field(definition: GraphQLField) -> Any:
-    """Returns the field that Strawberry made ``definition`` from, if it gets its result in the usual way. None
-    otherwise.
-    """
+    """Returns Strawberry's field behind ``definition``, if it gets its result in the usual way. None otherwise."""
     field = definition.extensions.get("strawberry-definition")
     is_usual = isinstance(field, StrawberryField) and type(field).get_result is StrawberryField.get_result
     return field if is_usual else None
@@ -99,9 +97,7 @@ class Direct(NamedTuple):
 
 
 def direct_resolver(schema: GraphQLSchema, definition: GraphQLField) -> Direct | None:
-    """Returns the resolver of a field that has neither extensions nor exception handlers. Returns None for any other
-    field.
-    """
+    """Returns the resolver of a field that has no extensions and no exception handlers. Returns None for others."""
     field = strawberry_field(definition)
     strawberry_schema = getattr(schema, "_strawberry_schema", None)
     resolver = None if field is None else field.base_resolver

@@ -167,9 +167,7 @@ class _Walk:
 def variable_faults(
     schema: GraphQLSchema, operation: OperationDefinitionNode, raw: Mapping[str, Any], rules: InputRules
 ) -> list[Fault]:
-    """Returns the faults of variables that graphql-core refused. Their paths begin with the argument that uses the
-    variable.
-    """
+    """Returns the faults of variables that graphql-core refused, by the arguments that use the variables."""
     walk = _Walk(rules)
     uses = _Uses()
     visit(operation, uses)

@@ -16,10 +16,10 @@ from graphql import (
 
 
 def format_datetime(value: datetime) -> str:
-    """Returns ``value`` as RFC 3339 in UTC, with ``Z``, and with microseconds if it has any. orjson writes the same
-    text.
+    """Returns ``value`` as RFC 3339 in UTC, with ``Z``, and with microseconds if it has any.
 
-    The values of a scalar that serialises by this function are plain: the generated code leaves them to orjson.
+    orjson writes the same text. The values of a scalar that serialises by this function are plain: the generated code
+    leaves them to orjson.
     """
     return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 

@@ -1,6 +1,4 @@
-"""Plans an operation: its selected fields, merged as graphql-core merges them, each with the code for its own
-selection.
-"""
+"""Plans an operation: its selected fields, merged as graphql-core does, each with the code for its selection."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property

@@ -1,7 +1,7 @@
 """Coerces variables and arguments of plain types as graphql-core does, but without its walk through types and nodes.
 
-A plain type is here a scalar that takes plain values as they are. Lists, input objects, defaults, nulls, absent values
-and wrong values are left to graphql-core.
+A plain type here is a scalar whose coercion leaves plain values as they are. Lists, input objects, defaults,
+nulls, absent values and wrong values are left to graphql-core.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,1 +1,1 @@
-"""Tables, all SQL, and the rules that stand beside it: ids, IAM, projection, journal, secret stores."""
+"""The data of the API: its tables, all of its SQL, and the rules next to it."""

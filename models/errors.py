@@ -1,7 +1,7 @@
-"""The error table: every code that a caller can receive, in one enum, and the one exception that carries them.
+"""The error table: every code that a caller can receive, and the exception that carries a code.
 
-Both doors read this table: GraphQL puts ``code`` in ``errors[].extensions``, HTTP answers RFC 9457 problem
-documents with the status beside it.
+Both doors read this table. GraphQL puts ``code`` in ``errors[].extensions``. HTTP sends an RFC 9457 problem document
+with the code and its status.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from database.connection import OUT_OF_REACH
 
 
 class ErrorCode(StrEnum):
-    """Every error code of the API; the GraphQL enum and the OpenAPI enum are made from it."""
+    """Every error code of the API. The GraphQL enum and the OpenAPI enum are made from it."""
 
     UNAUTHENTICATED = "UNAUTHENTICATED"
     PERMISSION_DENIED = "PERMISSION_DENIED"
@@ -51,14 +51,14 @@ DEFAULT_DETAIL: dict[ErrorCode, str] = {
 
 
 class FieldFault(NamedTuple):
-    """One bad input field: where it stands (``input.labels.0.key``), and how to mend it. Never its value."""
+    """One invalid input field: its path (``input.labels.0.key``), and how to correct it. Never its value."""
 
     path: str
     message: str
 
 
 class ApiError(Exception):
-    """An answer other than success. ``detail`` and ``fields`` go to the caller, so neither may hold a value of it."""
+    """An error that is sent to the caller. ``detail`` and ``fields`` are sent too, so neither may hold an input value."""
 
     def __init__(
         self,
@@ -76,22 +76,22 @@ class ApiError(Exception):
 
     @property
     def status(self) -> int:
-        """The HTTP status of the code."""
+        """Returns the HTTP status of the code."""
         return HTTP_STATUS[self.code]
 
 
 def not_found() -> ApiError:
-    """The one NOT_FOUND: unknown and hidden must give the same bytes, so nobody words it anew."""
+    """Returns NOT_FOUND. Unknown and hidden objects must give the same bytes, so all callers use this function."""
     return ApiError(ErrorCode.NOT_FOUND)
 
 
 def invalid(*faults: tuple[str, str]) -> ApiError:
-    """INVALID_ARGUMENT that names each ``(path, message)``."""
+    """Returns INVALID_ARGUMENT with a fault for each ``(path, message)``."""
     return ApiError(ErrorCode.INVALID_ARGUMENT, fields=[FieldFault(*fault) for fault in faults])
 
 
 def unavailable(error: BaseException) -> ApiError | None:
-    """Returns UNAVAILABLE if ``error`` says that the database is out of reach. None: it is a fault of the server."""
+    """Returns UNAVAILABLE if ``error`` says that the database is out of reach, else None: a fault of the server."""
     if isinstance(error, OUT_OF_REACH):
         return ApiError(ErrorCode.UNAVAILABLE, retry_after_seconds=1)
     return None

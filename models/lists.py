@@ -7,7 +7,7 @@ use and then kept.
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Column, ColumnElement, Select, Text, bindparam, func, select, true, tuple_
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -18,18 +18,14 @@ from models.pages import ALL, Keyset, Page, PageSelection
 
 Row = TypeVar("Row")
 
+Parameters = dict[str, Any]
+"""The values of a list's conditions, by the conditions' names. A condition applies if its value is not None."""
 
-class ListFilter(NamedTuple):
-    """The part of a list that one request reads."""
+Binding = tuple[object, ...]
+"""The JSON values, such as the tenant and the filter, that tell the rows of one request from other rows of the list.
 
-    parameters: dict[str, Any]
-    """The values of the conditions, by the conditions' names. None: the condition does not apply."""
-
-    binding: tuple[object, ...]
-    """The JSON values, such as the tenant and the filter, that tell this part of the list from every other one.
-
-    A cursor of one part is refused by every other part.
-    """
+Cursors are bound to it: a cursor of another binding is refused.
+"""
 
 
 class KeysetList(Generic[Row]):
@@ -53,7 +49,6 @@ class KeysetList(Generic[Row]):
         self._columns = dict(zip(_fields(row), columns, strict=True))
         self._conditions = conditions
         self._table = order[0].table
-        self._descending = descending
         self._key_names = tuple(column.name for column in order)
         self._key_types = tuple(column.type.python_type for column in order)
         self._order = [column.desc() if descending else column for column in order]
@@ -66,29 +61,38 @@ class KeysetList(Generic[Row]):
         self.count_statement = lru_cache(maxsize=256)(self._count_statement)
         self.first_pages_statement = lru_cache(maxsize=64)(self._first_pages_statement)
 
-    async def page(self, database: Database, part: ListFilter, *, first: int, after: str | None) -> Page[Row]:
+    async def page(
+        self, database: Database, parameters: Parameters, binding: Binding, *, first: int, after: str | None
+    ) -> Page[Row]:
         """Returns the ``first`` rows that come after the cursor ``after``, or the first rows of all if it is None.
 
         Raises ApiError INVALID_ARGUMENT for a cursor of another list.
         """
-        parameters = part.parameters | {"limit": first + 1}
+        position = {}
         if after is not None:
-            parameters.update(zip(self._after_names, self._keyset(part).key(after), strict=True))
-        statement = self.page_statement(_applied(part), after is not None)
-        return self._page(database, part, await database.all(statement, **parameters), first=first, after=after)
+            position = dict(zip(self._after_names, self._keyset(binding).key(after), strict=True))
+        statement = self.page_statement(_applied(parameters), after is not None)
+        rows = await database.all(statement, **parameters, **position, limit=first + 1)
+        return self._page(database, parameters, binding, rows, first, after)
 
     async def first_pages(
-        self, database: Database, parent: str, parts: Sequence[ListFilter], *, first: int, selection: PageSelection = ALL
+        self,
+        database: Database,
+        parent: str,
+        requests: Sequence[tuple[Parameters, Binding]],
+        *,
+        first: int,
+        selection: PageSelection = ALL,
     ) -> list[Page[Row]]:
-        """Returns the first page of each part, in the order of ``parts``. One statement reads them all.
+        """Returns the first page of each request, in the order of ``requests``. One statement reads them all.
 
-        Each part has the conditions ``tenant_id`` and ``parent`` and no other one, and a ``parent`` of its own.
-        ``selection`` says what to read of the pages.
+        The parameters of a request are ``tenant_id`` and ``parent``, the name of a column whose value differs from
+        request to request. ``selection`` says what to read of the pages.
         """
-        parents = [part.parameters[parent] for part in parts]
+        parents = [parameters[parent] for parameters, _ in requests]
         rows = await database.all(
             self.first_pages_statement(parent, selection),
-            tenants=[part.parameters["tenant_id"] for part in parts],
+            tenants=[parameters["tenant_id"] for parameters, _ in requests],
             parents=parents,
             limit=first + selection.more,
         )
@@ -97,35 +101,40 @@ class KeysetList(Generic[Row]):
         for row in rows:
             by_parent[parent_of(row)].append(row)
         return [
-            self._page(database, part, by_parent[parent_id], first=first, after=None, more=selection.more)
-            for parent_id, part in zip(parents, parts, strict=True)
+            self._page(database, parameters, binding, by_parent[parameters[parent]], first, more=selection.more)
+            for parameters, binding in requests
         ]
 
     def _page(
         self,
         database: Database,
-        part: ListFilter,
+        parameters: Parameters,
+        binding: Binding,
         rows: list[Row],
-        *,
         first: int,
-        after: str | None,
+        after: str | None = None,
+        *,
         more: bool = True,
     ) -> Page[Row]:
+        keyset: Keyset | None = None
+
         def cursor(row: Row) -> str:
-            return self._keyset(part).cursor([getattr(row, name) for name in self._key_names])
+            nonlocal keyset
+            keyset = keyset or self._keyset(binding)
+            return keyset.cursor([getattr(row, name) for name in self._key_names])
 
         async def count() -> int:
-            return int((await database.one(self.count_statement(_applied(part)), **part.parameters))[0])
+            return int((await database.one(self.count_statement(_applied(parameters)), **parameters))[0])
 
         return Page(rows, first=first, after=after, cursor=cursor, count=count, more=more)
 
-    def _keyset(self, part: ListFilter) -> Keyset:
-        return Keyset.of(self._key_types, self._name, *part.binding)
+    def _keyset(self, binding: Binding) -> Keyset:
+        return Keyset.of(self._key_types, self._name, *binding)
 
     def _where(self, applied: frozenset[str]) -> list[ColumnElement[bool]]:
         return [condition for name, condition in self._conditions.items() if name in applied]
 
-    def _page_statement(self, applied: frozenset[str], continued: bool) -> Statement[Row]:  # noqa: FBT001 - a cache key
+    def _page_statement(self, applied: frozenset[str], continued: bool) -> Statement[Row]:
         rows = select(*self._columns.values()).where(*self._where(applied))
         return Statement(self._cut(rows.where(self._continued) if continued else rows), self._row)
 
@@ -149,8 +158,8 @@ class KeysetList(Generic[Row]):
         return rows.order_by(*self._order).limit(bindparam("limit"))
 
 
-def _applied(part: ListFilter) -> frozenset[str]:
-    return frozenset([name for name, value in part.parameters.items() if value is not None])
+def _applied(parameters: Parameters) -> frozenset[str]:
+    return frozenset([name for name, value in parameters.items() if value is not None])
 
 
 def _fields(row: Any) -> tuple[str, ...]:

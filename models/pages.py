@@ -1,4 +1,4 @@
-"""Keyset pages: opaque cursors, bound to the list they came from, and the page that a list statement returns."""
+"""Pages of lists: the cursors, which are bound to their list, and the rows of a page with their edges and total."""
 
 import base64
 import binascii
@@ -16,31 +16,31 @@ from models.errors import invalid
 Row = TypeVar("Row")
 
 KeyPart = str | int | datetime
-"""What a sort key is made of."""
+"""A part of a sort key."""
 
 
 class BadCursorError(Exception):
-    """A cursor that this list did not give out."""
+    """A cursor that does not come from this list."""
 
 
 class Keyset(NamedTuple):
-    """The sort key of a list: its parts' types, and a mark of the list's filter and order that its cursors carry."""
+    """The sort key of a list: the types of its parts, and the mark of the list's filter and order in each cursor."""
 
     types: tuple[type[KeyPart], ...]
     mark: str
 
     @classmethod
     def of(cls, types: tuple[type[KeyPart], ...], *binding: object) -> "Keyset":
-        """The keyset of a list that ``binding`` (its name, tenant, filter, order) tells from every other."""
+        """Returns the keyset of a list. ``binding`` (name, tenant, filter, order) identifies the list."""
         return cls(types, _mark(orjson.dumps(binding)))
 
     def cursor(self, key: Sequence[KeyPart]) -> str:
-        """The cursor that stands on the row with ``key``."""
-        parts = [int(p.timestamp() * 1_000_000 + 0.5) if isinstance(p, datetime) else p for p in key]
+        """Returns the cursor of the row with ``key``."""
+        parts = [int(part.timestamp() * 1_000_000 + 0.5) if isinstance(part, datetime) else part for part in key]
         return base64.urlsafe_b64encode(orjson.dumps([self.mark, *parts])).rstrip(b"=").decode()
 
     def key(self, cursor: str) -> tuple[KeyPart, ...]:
-        """The sort key that ``cursor`` stands on. Raises ApiError INVALID_ARGUMENT unless this list gave it out."""
+        """Returns the sort key in ``cursor``. Raises ApiError INVALID_ARGUMENT unless the cursor comes from this list."""
         try:
             return self._parse(cursor)
         except (ValueError, binascii.Error, OverflowError, BadCursorError):
@@ -71,17 +71,20 @@ def _part(part: Any, kind: type[KeyPart]) -> KeyPart:
 
 
 class PageSelection(NamedTuple):
-    """What is asked for of a page. What a list costs is for the most part to decode it, so the rest is not read."""
+    """The parts of a page that the caller wants. Decoding is most of a list's cost, so nothing else is read."""
 
     members: frozenset[str] | None = None
-    """The members of its rows; None: all."""
+    """The members of the rows to read. None: all of them."""
     cursors: bool = True
+    """Whether the caller may read cursors, which need the members of the sort key."""
+
     more: bool = True
-    """Whether there are more rows, which takes one row more to tell."""
+    """Whether the page tells if more rows exist. That takes one row more than the page has."""
 
     def row_class(self, row: type[Row], *, always: str, key: Sequence[str]) -> type[Row]:
-        """``row``, or a class of it without the members that nobody needs: neither who asks, nor the cursors' ``key``,
-        nor the page itself, which goes by ``always``.
+        """Returns ``row``, or a subclass without the members that are not needed.
+
+        Needed are the selected members, the sort ``key`` if there are cursors, and the member ``always``.
         """
         if self.members is None:
             return row
@@ -93,7 +96,7 @@ ALL = PageSelection()
 
 
 class _Unread:
-    """In the place of a member that was not read: an error rather than a null that looks like a value."""
+    """Stands for a member that was not read. It raises an error, because a null would look like a value."""
 
     def __get__(self, row: object, _class: type) -> Any:
         raise AttributeError("a member of a row that was not read")
@@ -102,21 +105,25 @@ class _Unread:
 @lru_cache(maxsize=1024)
 def _narrowed(row: Any, members: frozenset[str]) -> Any:
     fields = [name for name in row._fields if name in members]
-    tuple_class = namedtuple(row.__name__, fields)  # type: ignore[misc]  # noqa: PYI024 - its fields are known only now
+    tuple_class = namedtuple(row.__name__, fields)  # type: ignore[misc]  # noqa: PYI024 - the fields are not known before
     unread = dict.fromkeys(set(row._fields) - members, _Unread())
     return type(row.__name__, (tuple_class, row), {"__slots__": (), "__module__": row.__module__, **unread})
 
 
 class Edge(NamedTuple):
-    """A row of a page, and what makes its cursor if asked; not the page, which would be a cycle for each."""
+    """A row of a page, and the function that makes its cursor.
+
+    It does not refer to the page, because that would be a reference cycle for each edge.
+    """
 
     node: Any
     cursor_of: Callable[[Any], str]
 
 
 class WrappedList(cached_property[Any]):
-    """A list with a wrapper for each item of the list ``of``, whose member ``inner`` is the item itself. Who reads
-    nothing else of the wrappers need not have them made.
+    """A cached list that wraps each item of the list ``of``. The member ``inner`` of a wrapper is the item itself.
+
+    A reader that needs no other member of the wrappers can read the list ``of`` instead, and no wrapper is made.
     """
 
     def __init__(self, make: Callable[[Any], list[Any]], *, of: str, inner: str) -> None:
@@ -126,7 +133,7 @@ class WrappedList(cached_property[Any]):
 
 
 class Page(Generic[Row]):
-    """One page of a list. The total is counted by a statement of its own, and only if it is asked for."""
+    """One page of a list. A separate statement counts the total, and only if ``total`` is called."""
 
     def __init__(
         self,
@@ -138,8 +145,10 @@ class Page(Generic[Row]):
         count: Callable[[], Awaitable[int]],
         more: bool = True,
     ) -> None:
-        """``cursor`` makes the one on a row. With ``more``, one row more than ``first`` was asked for, and comes where
-        a next page exists; without, nobody asks for ``has_next_page``, and it is not there.
+        """``cursor`` makes the cursor of a row.
+
+        With ``more``, the statement was limited to one row more than ``first``, and ``rows`` has it if a next page
+        exists. Without ``more``, the page has no ``has_next_page``, because nobody reads it.
         """
         if more:
             self.has_next_page = len(rows) > first
@@ -149,20 +158,20 @@ class Page(Generic[Row]):
         self._count = count
 
     edges = WrappedList(lambda self: [Edge(row, self.cursor) for row in self.nodes], of="nodes", inner="node")
-    """The rows as Relay has them: an Edge for each."""
+    """The rows as edges of Relay."""
 
     @cached_property
     def start_cursor(self) -> str | None:
-        """The cursor of the first row, if there is one."""
+        """Returns the cursor of the first row, or None if the page is empty."""
         return self.cursor(self.nodes[0]) if self.nodes else None
 
     @cached_property
     def end_cursor(self) -> str | None:
-        """The cursor of the last row, if there is one: where the next page begins."""
+        """Returns the cursor of the last row, after which the next page begins, or None if the page is empty."""
         return self.cursor(self.nodes[-1]) if self.nodes else None
 
     async def total(self) -> int:
-        """How many rows the list holds for this caller."""
+        """Returns how many rows the list has for this caller."""
         return await self._count()
 
 
@@ -171,5 +180,5 @@ async def _none() -> int:
 
 
 def empty_page() -> Page[Any]:
-    """A page of a list in which the caller sees nothing."""
+    """Returns the page of a list in which the caller sees nothing."""
     return Page([], first=1, after=None, cursor=Keyset((), "").cursor, count=_none)

@@ -1,7 +1,7 @@
-"""Types that hold a secret: none shows it in ``repr``, ``str``, a format, a pickle, or a comparison.
+"""Types that hold a secret and do not show it in ``repr``, ``str``, a format, a pickle or a comparison.
 
-``reveal`` is the one way out. Its callers are few and each says why: the hasher, the sealer of the store, and the
-encoders of the one answer that shows a new token.
+Only ``reveal`` returns the secret. It has few callers, and each one says why it needs the secret: the hasher, the sealer
+of the store, and the encoders of the single response that shows a new token.
 """
 
 from typing import Any, Generic, NoReturn, TypeVar
@@ -15,7 +15,7 @@ MAX_SECRET_VALUE_BYTES = 65_536
 
 
 class Sensitive(Generic[T]):
-    """Holds ``T`` out of sight. Not comparable: comparing secrets with ``==`` leaks by timing."""
+    """Hides a secret ``T``. It cannot be compared, because a comparison with ``==`` leaks secrets by its timing."""
 
     __slots__ = ("_hidden",)
     __hash__ = None  # type: ignore[assignment]
@@ -24,7 +24,7 @@ class Sensitive(Generic[T]):
         self._hidden: T = hidden
 
     def reveal(self) -> T:
-        """The secret itself. The caller lets it reach neither a log, an error, nor another table."""
+        """Returns the secret. The caller must not write it to a log, an error or another table."""
         return self._hidden
 
     def __repr__(self) -> str:
@@ -43,23 +43,23 @@ class Sensitive(Generic[T]):
 
 
 class BearerToken(Sensitive[str]):
-    """A site token's or API key's full text, as its owner holds it."""
+    """The full text of a site token or an API key, as its owner holds it."""
 
 
 class TokenSecret(Sensitive[str]):
-    """The secret half of a site token, before the token is made."""
+    """The secret half of a site token, before the token is created."""
 
 
 class HashedToken(Sensitive[str]):
-    """What is stored of a site token's secret: the argon2id encoding. Not shown either: it invites guessing."""
+    """The stored form of a site token's secret: the argon2id encoding. It is hidden too, because it invites guessing."""
 
 
 class SecretValue(Sensitive[bytes]):
-    """The value of ``putSecret``: its exact bytes, at most 64 KiB. As an input: a JSON string, its UTF-8 the bytes."""
+    """The value of ``putSecret``: 1 byte to 64 KiB. The input is a JSON string, and its UTF-8 encoding is the value."""
 
     @classmethod
     def of(cls, value: object) -> "SecretValue":
-        """``value`` wrapped. Raises PydanticCustomError, without the value, unless it is text of 1 byte to 64 KiB."""
+        """Wraps ``value``. Raises PydanticCustomError, without the value, unless it is text of 1 byte to 64 KiB."""
         if isinstance(value, SecretValue):
             return value
         if not isinstance(value, str):

@@ -1,1 +1,1 @@
-"""Who may do what: tenants, identities, roles, and the authorization projection."""
+"""Access control: tenants, identities, roles, and the authorization projection."""

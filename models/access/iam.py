@@ -1,6 +1,6 @@
-"""Who may do what: roles, the actions they stand for, resources, bindings, and the decision point.
+"""Decides what an actor may do: roles, the actions that they allow, resources and bindings.
 
-A binding gives an identity a role on a resource and on all below it: ``compute-fleet/global`` >
+A binding gives an identity a role on a resource and on all resources below it: ``compute-fleet/global`` >
 ``compute-tenant/{id}`` > ``compute-site/{id}``.
 """
 
@@ -14,7 +14,7 @@ ROOT_TENANT_ID = "root"
 
 
 class Action(StrEnum):
-    """What can be decided on. The text is what audit rows and ``viewer.actions`` show."""
+    """An action that needs permission. Audit rows and ``viewer.actions`` show its text."""
 
     SITES_READ = "compute:sites:read"
     SITES_MANAGE = "compute:sites:manage"
@@ -24,7 +24,7 @@ class Action(StrEnum):
 
 
 class Role(StrEnum):
-    """The roles of bindings."""
+    """A role of a binding."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -38,11 +38,11 @@ ROLE_ACTIONS: dict[Role, frozenset[Action]] = {
     Role.OPERATOR: _READS | {Action.SITES_MANAGE},
     Role.ADMIN: _READS | {Action.SITES_MANAGE, Action.SECRETS_MANAGE},
 }
-"""The one table of what a role may do. ``secrets:read`` is metadata: no role reads a value."""
+"""The actions that each role allows. ``secrets:read`` reads metadata: no role reads a value."""
 
 
 class Resource(NamedTuple):
-    """What an action is decided on; ``tenant_id`` owns it (None: the fleet)."""
+    """The object of an action. ``tenant_id`` is its owner; the fleet has None."""
 
     kind: str
     id: str
@@ -53,7 +53,7 @@ class Resource(NamedTuple):
 
     @property
     def lineage(self) -> tuple[str, ...]:
-        """The resource and those above it: a binding on any of them counts."""
+        """Returns the resource and those above it. A binding on any of them applies to the resource."""
         above = () if self.kind == "compute-fleet" else ("compute-fleet/global",)
         if self.kind == "compute-site":
             above = (*above, f"compute-tenant/{self.tenant_id}")
@@ -64,17 +64,17 @@ FLEET = Resource("compute-fleet", "global", None)
 
 
 def tenant_resource(tenant_id: str) -> Resource:
-    """``compute-tenant/{tenant_id}``."""
+    """Returns ``compute-tenant/{tenant_id}``."""
     return Resource("compute-tenant", tenant_id, tenant_id)
 
 
 def site_resource(tenant_id: str, site_id: str) -> Resource:
-    """``compute-site/{site_id}``, owned by ``tenant_id``."""
+    """Returns ``compute-site/{site_id}``, owned by ``tenant_id``."""
     return Resource("compute-site", site_id, tenant_id)
 
 
 def parse_resource(text: str, tenant_id: str) -> Resource:
-    """The resource that ``text`` names, a site being one of ``tenant_id``. Raises ValueError."""
+    """Returns the resource that ``text`` names. A site belongs to ``tenant_id``. Raises ValueError for other text."""
     kind, _, name = text.partition("/")
     if text == str(FLEET):
         return FLEET
@@ -99,12 +99,12 @@ class Actor(NamedTuple):
     bindings: tuple[Binding, ...]
 
     def allowed(self, resource: Resource) -> frozenset[Action]:
-        """The actions that the actor's own bindings allow on ``resource``."""
+        """Returns the actions that the actor's bindings allow on ``resource``."""
         return allowed_actions(self.bindings, resource)
 
 
 def allowed_actions(bindings: Sequence[Binding], resource: Resource) -> frozenset[Action]:
-    """The union of what each binding on ``resource`` or above it allows."""
+    """Returns all actions that the bindings on ``resource`` or above it allow."""
     lineage = resource.lineage
     granted: frozenset[Action] = frozenset()
     for binding in bindings:
@@ -114,9 +114,9 @@ def allowed_actions(bindings: Sequence[Binding], resource: Resource) -> frozense
 
 
 class Reach(NamedTuple):
-    """How far an actor sees: all tenants (``everything``), and the whole tenants and single sites that it is bound to.
+    """What an actor may read: all tenants (``everything``), or the whole tenants and single sites of its bindings.
 
-    It becomes the parameters of the access predicate; see :mod:`models.projection`.
+    The parameters of the access predicate are made from it; see :mod:`models.access.projection`.
     """
 
     everything: bool
@@ -126,10 +126,10 @@ class Reach(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def reach(actor: Actor) -> Reach:
-    """What the actor's bindings let it read. Each role reads, so the role does not matter here."""
+    """Returns what the actor's bindings let it read. Every role may read, so the role does not matter here."""
     resources = [binding.resource.partition("/") for binding in actor.bindings]
 
     def bound(kind: str) -> tuple[str, ...]:
-        return tuple(name for of, _, name in resources if of == kind)
+        return tuple(name for resource_kind, _, name in resources if resource_kind == kind)
 
     return Reach(bool(bound("compute-fleet")), bound("compute-tenant"), bound("compute-site"))

@@ -1,6 +1,6 @@
-"""Identities: who calls. Their API keys, their OIDC subjects and their role bindings.
+"""Identities, the callers of the API: their API keys, OIDC subjects and role bindings.
 
-A change of a key, an identity or a binding notifies ``IAM_CHANNEL``, so that every server drops what it keeps of it.
+A change of a key, an identity or a binding notifies ``IAM_CHANNEL``, so that every server drops its cached copy.
 """
 
 import hashlib
@@ -19,11 +19,14 @@ from models.tables import ApiKey, IdentityRecord, RoleBinding, table
 KEYS, IDENTITIES, BINDINGS = table(ApiKey), table(IdentityRecord), table(RoleBinding)
 
 IAM_CHANNEL = "bc_iam"
-"""NOTIFY channel of changed keys, identities and bindings; the payload is the identity's id."""
+"""The NOTIFY channel of changed keys, identities and bindings. The payload is the identity's id."""
 
 
 class ActorRow(NamedTuple):
-    """An identity with its bindings, and the digest of the key's secret by which it was found; empty for a subject."""
+    """An identity with its bindings, and the digest of the secret of the key that it was looked up by.
+
+    The digest is empty if it was looked up by a subject.
+    """
 
     secret_sha256: bytes
     identity_id: str
@@ -34,7 +37,7 @@ class ActorRow(NamedTuple):
 
     @property
     def actor(self) -> Actor:
-        """The identity with its bindings, as a caller."""
+        """Returns the identity with its bindings, as a caller."""
         bindings = tuple(Binding(*pair) for pair in zip(self.resources, self.roles, strict=True))
         return Actor(self.identity_id, self.name, self.tenant_id, bindings)
 
@@ -43,7 +46,7 @@ class ActorRow(NamedTuple):
 
 
 def _bound(column: ColumnElement[str]) -> ColumnElement[list[str]]:
-    """``column`` of the identity's bindings as an array; two such arrays have the same order."""
+    """Returns ``column`` of the identity's bindings as an array. Arrays of two columns have the same order."""
     rows = (
         select(column)
         .where(BINDINGS.c.tenant_id == IDENTITIES.c.tenant_id, BINDINGS.c.identity_id == IDENTITIES.c.id)
@@ -156,25 +159,28 @@ _REVOKE_KEY = Statement(
 
 
 async def add_identity(tx: Transaction, tenant_id: str, name: str) -> str:
-    """A new identity of the tenant; returns its id."""
+    """Adds an identity to the tenant, and returns its id."""
     identity_id = new_id("idn")
     await tx.all(_ADD_IDENTITY, tenant_id=tenant_id, id=identity_id, name=name)
     return identity_id
 
 
 async def find_identity(tx: Transaction, tenant_id: str, name: str) -> str | None:
-    """The id of the tenant's oldest identity of that name."""
-    found = await tx.first(_FIND_IDENTITY, tenant_id=tenant_id, name=name)
-    return None if found is None else str(found[0])
+    """Returns the id of the tenant's oldest identity of that name, or None."""
+    row = await tx.first(_FIND_IDENTITY, tenant_id=tenant_id, name=name)
+    return None if row is None else str(row[0])
 
 
 async def bind(tx: Transaction, tenant_id: str, identity_id: str, resource: Resource, role: Role) -> None:
-    """Give the identity a role on a resource."""
+    """Gives the identity a role on a resource."""
     await tx.all(_ADD_BINDING, tenant_id=tenant_id, identity_id=identity_id, resource=str(resource), role=role.value)
 
 
 async def add_key(tx: Transaction, tenant_id: str, identity_id: str) -> BearerToken:
-    """A new API key of the identity. The caller shows it once; only SHA-256 of its 256 random bits is stored."""
+    """Adds an API key to the identity, and returns it. The caller shows it once.
+
+    Only the SHA-256 of its 256 random bits is stored.
+    """
     key_id, secret = new_id("bck"), new_secret()
     await tx.all(
         _ADD_KEY,
@@ -187,15 +193,18 @@ async def add_key(tx: Transaction, tenant_id: str, identity_id: str) -> BearerTo
 
 
 async def revoke_key(tx: Transaction, key_id: str) -> bool:
-    """Revoke the key; every server drops it at once. False if it was revoked already or does not exist."""
+    """Revokes the key; every server drops it at once. Returns False if it was revoked before or does not exist."""
     return await tx.first(_REVOKE_KEY, key_id=key_id) is not None
 
 
 async def give_subject(tx: Transaction, tenant_id: str, identity_id: str, subject: str) -> bool:
-    """Let the OIDC subject ``iss|sub`` act as the identity; False if either has another of the kind already."""
+    """Lets the OIDC subject ``iss|sub`` act as the identity.
+
+    Returns False if the identity has another subject, or the subject another identity.
+    """
     return await tx.first(_GIVE_SUBJECT, tenant=tenant_id, identity=identity_id, subject_=subject) is not None
 
 
 async def take_subject(tx: Transaction, subject: str) -> bool:
-    """Let the subject act as nobody; every server refuses it at once. False if it acts as nobody already."""
+    """Takes the subject from its identity; every server refuses it at once. Returns False if it has no identity."""
     return await tx.first(_TAKE_SUBJECT, subject_=subject) is not None

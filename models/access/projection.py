@@ -1,7 +1,7 @@
-"""The authorization projection: which tenant sees which site, and the one predicate that every read goes through.
+"""The authorization projection: which tenant sees which site, and the access predicate that every read uses.
 
-A site is visible to a caller under a tenant's view if the projection holds the site for that tenant (or for every
-tenant, ``*``), and the caller's bindings reach the tenant as a whole or the site itself.
+A caller that looks as a tenant sees a site if two conditions hold. The projection has a row of the site for that tenant
+or for every tenant (``*``). The caller's bindings reach the whole tenant or the site itself.
 """
 
 from typing import Any, NamedTuple
@@ -31,31 +31,32 @@ from models.access.iam import Actor, reach
 from models.tables import SiteVisibility, table
 
 EVERY_TENANT = "*"
-"""The viewer of a shared site: one row instead of one per tenant. No tenant id can be spelt like it."""
+"""The viewer of a shared site: one row instead of one per tenant. No tenant id can have this text."""
 
 VISIBILITY = table(SiteVisibility)
 
 
 class View(NamedTuple):
-    """The parameters of the access predicate: as whom the caller looks, and to which sites it is held.
+    """The parameters of the access predicate: the tenants that the caller looks as, and the sites that it may see.
 
-    ``viewers`` None: as any tenant (a fleet binding, asking by id). ``site_ids`` None: not held to single sites.
+    ``viewers`` None: any tenant, for a look-up by id with a fleet binding. ``site_ids`` None: not limited to single
+    sites.
     """
 
     viewers: tuple[str, ...] | None
     site_ids: tuple[str, ...] | None
 
     def reaches(self, site_id: str) -> bool:
-        """Returns whether the caller, if it is held to single sites, is held to this one."""
+        """Returns whether the caller is not limited to single sites, or this is one of them."""
         return self.site_ids is None or site_id in self.site_ids
 
 
 UNBOUND = View(None, None)
-"""Any tenant's, not held to single sites."""
+"""The view of any tenant, not limited to single sites."""
 
 
 def view_of(actor: Actor, tenant_id: str) -> View | None:
-    """What ``actor`` sees as ``tenant_id``; None if that tenant does not exist for it.
+    """Returns what ``actor`` sees as ``tenant_id``, or None if that tenant does not exist for the actor.
 
     For an actor with a fleet binding, the caller of this function checks that the tenant exists at all.
     """
@@ -69,8 +70,9 @@ def view_of(actor: Actor, tenant_id: str) -> View | None:
 
 
 def widest_views(actor: Actor) -> list[View]:
-    """What ``actor`` sees as any tenant that exists for it: for look-ups by id alone, such as ``node(id:)``. Two views,
-    if it is bound to whole tenants and to single sites of its own besides.
+    """Returns what ``actor`` sees as any tenant that exists for it, for look-ups by id alone, such as ``node(id:)``.
+
+    There are two views if the actor is bound both to whole tenants and to single sites of its own tenant.
     """
     bounds = reach(actor)
     if bounds.everything:
@@ -86,9 +88,9 @@ SITE_IDS: Any = bindparam("site_ids", type_=ARRAY(SqlText))
 
 
 def visible(site_id: ColumnElement[str], *, listed_only: bool = False) -> ColumnElement[bool]:
-    """The access predicate over ``site_id``. Its parameters are those of View.
+    """Returns the access predicate over ``site_id``. Its parameters are the members of View.
 
-    A semi-join: a site that two rows make visible is still one site. ``listed_only`` leaves deleted sites out.
+    It is a semi-join, so a site that two rows make visible is returned once. ``listed_only`` excludes deleted sites.
     """
     seen = select(1).where(
         VISIBILITY.c.site_id == site_id,
@@ -106,8 +108,10 @@ def visible_page(
     *,
     descending: bool,
 ) -> Subquery:
-    """The access predicate in the shape that a page in id order is cut from: the ids and owners of the next ``limit``
-    listed sites of ``tenant_id``'s view. Two short index ranges, whatever the number of sites, tenants or statistics.
+    """Returns the ids and owners of the next ``limit`` listed sites of ``tenant_id``'s view, in the order of ids.
+
+    This is the access predicate in a form that reads two short index ranges, whatever the number of sites and tenants,
+    and whatever the statistics say.
     """
 
     def branch(viewer: ColumnElement[str]) -> Select[Any]:
@@ -115,15 +119,17 @@ def visible_page(
         rows = select(ids, VISIBILITY.c.owner_tenant_id).where(*_listed_for(VISIBILITY, viewer))
         if after is not None:
             rows = rows.where(ids < after if descending else ids > after)
-        cut = rows.order_by(ids.desc() if descending else ids).limit(limit).subquery()
-        return select(cut.c.site_id, cut.c.owner_tenant_id)
+        page = rows.order_by(ids.desc() if descending else ids).limit(limit).subquery()
+        return select(page.c.site_id, page.c.owner_tenant_id)
 
     return branch(tenant_id).union(branch(literal(EVERY_TENANT))).subquery("visible")
 
 
 def visible_count(tenant_id: ColumnElement[str]) -> ColumnElement[int]:
-    """How many listed sites there are in ``tenant_id``'s view: its own rows, and those of every tenant that it has no
-    row of its own for. Two index ranges again, and no row of a site is read.
+    """Returns the number of listed sites in ``tenant_id``'s view.
+
+    It counts the tenant's own rows, and the rows for every tenant whose site has no row of the tenant's own. It reads two
+    index ranges and no row of a site.
     """
     own, shared = VISIBILITY.alias("own"), VISIBILITY.alias("shared")
     theirs = exists().where(*_listed_for(own, tenant_id), own.c.site_id == shared.c.site_id)
@@ -143,7 +149,7 @@ def _listed_for(rows: FromClause, viewer: ColumnElement[str]) -> tuple[ColumnEle
 
 
 def _within(site_id: ColumnElement[str]) -> ColumnElement[bool]:
-    """Whether the caller, if it is held to single sites, is held to this one."""
+    """Returns the condition that the caller is not limited to single sites, or that this is one of them."""
     return or_(SITE_IDS.is_(None), site_id == any_(SITE_IDS))
 
 
@@ -154,10 +160,10 @@ _ADD = Statement(insert(VISIBILITY), columns=["viewer_tenant_id", "site_id", "ow
 async def project(
     tx: Transaction, *, tenant_id: str, site_id: str, kind: str, dedicated_to: str | None, deleted: bool
 ) -> None:
-    """Make the projection follow a site that ``tx`` wrote: same transaction, so that neither is ever seen alone.
+    """Updates the projection for a site that ``tx`` wrote, in the same transaction, so that both become visible together.
 
-    Owners always see their sites, deleted ones by lookup only; a dedicated site is seen by its tenant too, a shared
-    one by every tenant; both lose it at once when it is deleted. The caller holds the site's row lock.
+    The owner always sees its site, a deleted one only by look-up. A dedicated site is also visible to its tenant, and a
+    shared site to every tenant. Both lose it at once when it is deleted. The caller holds the lock of the site's row.
     """
     viewers = {tenant_id}
     if not deleted and kind == "shared":

@@ -6,20 +6,20 @@ Locks are taken in one order everywhere: site, token, agents, leases.
 import base64
 from collections.abc import Sequence
 from datetime import datetime
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from joserfc.jwk import OKPKey
-from sqlalchemy import ColumnElement, Text, any_, bindparam, func, select, true, tuple_, update
+from sqlalchemy import Text, any_, bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from database.pool import Database, Reader, Transaction
 from database.statement import Statement
-from models.access.projection import UNBOUND, View
+from models.access.projection import View
 from models.errors import ApiError, ErrorCode
 from models.ids import new_id
 from models.journal.journal import Event
-from models.pages import Keyset, Page
+from models.lists import KeysetList
+from models.pages import Page
 from models.tables import AgentKey, Site, SiteAgent, table
 
 AGENTS, KEYS, SITES = table(SiteAgent), table(AgentKey), table(Site)
@@ -129,120 +129,51 @@ async def describe(reader: Reader, tenant_id: str, agent_id: str) -> SelfRow:
     return await reader.one(_SELF, tenant_id=tenant_id, id=agent_id)
 
 
-def _conditions(shape: AgentQuery, *, site_ids: bool) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = [AGENTS.c.tenant_id == bindparam("tenant_id")]
-    if shape.site_id is not None:
-        conditions.append(AGENTS.c.site_id == bindparam("site_id"))
-    if shape.token_id is not None:
-        conditions.append(AGENTS.c.token_id == bindparam("token_id"))
-    if shape.revoked is not None:
-        conditions.append(AGENTS.c.revoked_at.is_not(None) if shape.revoked else AGENTS.c.revoked_at.is_(None))
-    if site_ids:
-        conditions.append(AGENTS.c.site_id == any_(bindparam("site_ids", type_=ARRAY(Text))))
-    return conditions
-
-
-_KEY = tuple_(AGENTS.c.enrolled_at, AGENTS.c.id)
-_AFTER = tuple_(bindparam("after_time", type_=AGENTS.c.enrolled_at.type), bindparam("after_id", type_=Text))
-_NEWEST_FIRST = (AGENTS.c.enrolled_at.desc(), AGENTS.c.id.desc())
-
-
-@lru_cache(maxsize=64)
-def _page_statement(shape: AgentQuery, *, site_ids: bool, continued: bool) -> Statement[AgentRow]:
-    statement = select(*_COLUMNS).where(*_conditions(shape, site_ids=site_ids))
-    if continued:
-        statement = statement.where(_KEY < _AFTER)
-    return Statement(statement.order_by(*_NEWEST_FIRST).limit(bindparam("limit")), AgentRow)
-
-
-@lru_cache(maxsize=64)
-def _count_statement(shape: AgentQuery, *, site_ids: bool) -> Statement[tuple[int]]:
-    return Statement(select(func.count()).select_from(AGENTS).where(*_conditions(shape, site_ids=site_ids)))
-
-
-def _shape(query: AgentQuery) -> AgentQuery:
-    return AgentQuery(None if query.site_id is None else "", None if query.token_id is None else "", query.revoked)
-
-
-def _key(row: AgentRow) -> tuple[datetime, str]:
-    return row.enrolled_at, row.id
-
-
-def _keyset(tenant_id: str, query: AgentQuery) -> Keyset:
-    return Keyset.of((datetime, str), "siteAgents", tenant_id, list(query))
-
-
-def _page(
-    database: Database,
-    view: View,
-    tenant_id: str,
-    query: AgentQuery,
-    rows: list[AgentRow],
-    *,
-    first: int,
-    after: str | None,
-) -> Page[AgentRow]:
-    def cursor(row: AgentRow) -> str:
-        return _keyset(tenant_id, query).cursor(_key(row))
-
-    async def count() -> int:
-        statement = _count_statement(_shape(query), site_ids=view.site_ids is not None)
-        return (await database.one(statement, tenant_id=tenant_id, site_ids=view.site_ids, **query._asdict()))[0]
-
-    return Page(rows, first=first, after=after, cursor=cursor, count=count)
+_LIST = KeysetList(
+    "siteAgents",
+    AgentRow,
+    _COLUMNS,
+    conditions={
+        "tenant_id": AGENTS.c.tenant_id == bindparam("tenant_id"),
+        "site_id": AGENTS.c.site_id == bindparam("site_id"),
+        "token_id": AGENTS.c.token_id == bindparam("token_id"),
+        "revoked": AGENTS.c.revoked_at.is_not(None),
+        "active": AGENTS.c.revoked_at.is_(None),
+        "site_ids": AGENTS.c.site_id == any_(bindparam("site_ids", type_=ARRAY(Text))),
+    },
+    order=(AGENTS.c.enrolled_at, AGENTS.c.id),
+    descending=True,
+)
 
 
 async def page(
     database: Database, view: View, tenant_id: str, query: AgentQuery, *, first: int, after: str | None
 ) -> Page[AgentRow]:
-    """The tenant's agents that ``view`` reaches, newest first.
+    """Returns a page of the tenant's agents that ``view`` reaches, newest first.
 
     Agents belong to the tenant that owns the site. Raises ApiError INVALID_ARGUMENT for a cursor of another list.
     """
-    parameters: dict[str, Any] = query._asdict() | {
+    parameters: dict[str, Any] = {
         "tenant_id": tenant_id,
+        "site_id": query.site_id,
+        "token_id": query.token_id,
         "site_ids": view.site_ids,
-        "limit": first + 1,
     }
-    if after is not None:
-        parameters["after_time"], parameters["after_id"] = _keyset(tenant_id, query).key(after)
-    statement = _page_statement(_shape(query), site_ids=view.site_ids is not None, continued=after is not None)
-    rows = await database.all(statement, **parameters)
-    return _page(database, view, tenant_id, query, rows, first=first, after=after)
-
-
-_WANTED = (
-    func.unnest(bindparam("tenants", type_=ARRAY(Text)), bindparam("tokens", type_=ARRAY(Text)))
-    .table_valued("tenant_id", "token_id")
-    .render_derived("wanted")
-)
-_NEWEST = (
-    select(*_COLUMNS)
-    .where(AGENTS.c.tenant_id == _WANTED.c.tenant_id, AGENTS.c.token_id == _WANTED.c.token_id)
-    .order_by(*_NEWEST_FIRST)
-    .limit(bindparam("limit"))
-    .lateral("newest")
-)
-_FIRST_PAGES = Statement(select(*_NEWEST.c).select_from(_WANTED.join(_NEWEST, true())), AgentRow)
+    if query.revoked is not None:
+        parameters["revoked" if query.revoked else "active"] = True
+    return await _LIST.page(database, parameters, (tenant_id, list(query)), first=first, after=after)
 
 
 async def first_pages(database: Database, token_keys: Sequence[tuple[str, str]], *, first: int) -> list[Page[AgentRow]]:
-    """The newest agents of each of the tokens ``(tenant id, token id)``, which the caller may see: one statement for a
-    whole page of tokens, in the order of ``token_keys``.
+    """Returns the newest agents of each token ``(tenant id, token id)``, in the order of ``token_keys``.
+
+    The caller may see these tokens. One statement serves a whole page of tokens.
     """
-    rows = await database.all(
-        _FIRST_PAGES,
-        tenants=[tenant_id for tenant_id, _ in token_keys],
-        tokens=[token_id for _, token_id in token_keys],
-        limit=first + 1,
-    )
-    by_token: dict[str, list[AgentRow]] = {token_id: [] for _, token_id in token_keys}
-    for row in rows:
-        by_token[row.token_id].append(row)
-    return [
-        _page(database, UNBOUND, tenant_id, AgentQuery(token_id=token_id), by_token[token_id], first=first, after=None)
+    requests = [
+        ({"tenant_id": tenant_id, "token_id": token_id}, (tenant_id, [None, token_id, None]))
         for tenant_id, token_id in token_keys
     ]
+    return await _LIST.first_pages(database, "token_id", requests, first=first)
 
 
 # --- enrolment and revocation ------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ Locks are taken in one order everywhere: the site's row, then the token's. Time 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -22,7 +21,6 @@ from sqlalchemy import (
     literal,
     select,
     true,
-    tuple_,
     update,
 )
 from sqlalchemy import cast as sql_cast
@@ -30,10 +28,11 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from database.pool import Database, Reader, Transaction
 from database.statement import Statement
-from models.access.projection import UNBOUND, View
+from models.access.projection import View
 from models.journal import journal
 from models.journal.journal import Audit, Event
-from models.pages import ALL, Keyset, Page, PageSelection
+from models.lists import KeysetList
+from models.pages import ALL, Page, PageSelection
 from models.sensitive import HashedToken
 from models.tables import JoinToken, Site, table
 
@@ -106,11 +105,10 @@ STATE: ColumnElement[str] = case(
 """The state, derived: it is never stored, so it can never be stale."""
 
 CIDRS = sql_cast(TOKENS.c.allowed_cidrs, ARRAY(Text))
-_BY_NAME: dict[str, ColumnElement[Any]] = {
-    name: STATE.label("state") if name == "state" else CIDRS.label(name) if name == "allowed_cidrs" else TOKENS.c[name]
+COLUMNS: list[ColumnElement[Any]] = [
+    STATE.label("state") if name == "state" else CIDRS.label(name) if name == "allowed_cidrs" else TOKENS.c[name]
     for name in SiteTokenRow._fields
-}
-COLUMNS = [*_BY_NAME.values()]
+]
 
 # --- look-ups and lists ------------------------------------------------------------------------------------------
 
@@ -139,116 +137,36 @@ async def find_any(reader: Reader, token_id: str) -> SiteTokenRow | None:
     return await reader.first(_FIND_ANY, id=token_id)
 
 
-def _conditions(shape: SiteTokenQuery, *, site_ids: bool) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = [TOKENS.c.tenant_id == bindparam("tenant_id")]
-    if shape.site_id is not None:
-        conditions.append(TOKENS.c.site_id == bindparam("site_id"))
-    if shape.states is not None:
-        conditions.append(any_(bindparam("states", type_=ARRAY(Text))) == STATE)
-    if site_ids:
-        conditions.append(TOKENS.c.site_id == any_(bindparam("site_ids", type_=ARRAY(Text))))
-    return conditions
-
-
-_KEY = tuple_(TOKENS.c.created_at, TOKENS.c.id)
-_AFTER = tuple_(bindparam("after_time", type_=TOKENS.c.created_at.type), bindparam("after_id", type_=Text))
-
-
-@lru_cache(maxsize=64)
-def _page_statement(shape: SiteTokenQuery, *, site_ids: bool, continued: bool) -> Statement[SiteTokenRow]:
-    statement = select(*COLUMNS).where(*_conditions(shape, site_ids=site_ids))
-    if continued:
-        statement = statement.where(_KEY < _AFTER)
-    return Statement(
-        statement.order_by(TOKENS.c.created_at.desc(), TOKENS.c.id.desc()).limit(bindparam("limit")),
-        SiteTokenRow,
-    )
-
-
-@lru_cache(maxsize=64)
-def _count_statement(shape: SiteTokenQuery, *, site_ids: bool) -> Statement[tuple[int]]:
-    return Statement(select(func.count()).select_from(TOKENS).where(*_conditions(shape, site_ids=site_ids)))
-
-
-def _shape(query: SiteTokenQuery) -> SiteTokenQuery:
-    return SiteTokenQuery(None if query.site_id is None else "", None if query.states is None else ())
-
-
-_KEY_TYPES = (datetime, str)
-
-
-def _keyset(tenant_id: str, query: SiteTokenQuery) -> Keyset:
-    return Keyset.of(_KEY_TYPES, "siteTokens", tenant_id, list(query))
-
-
-def _key(row: SiteTokenRow) -> tuple[datetime, str]:
-    return row.created_at, row.id
-
-
-def _page(
-    database: Database,
-    view: View,
-    tenant_id: str,
-    query: SiteTokenQuery,
-    rows: list[SiteTokenRow],
-    *,
-    first: int,
-    after: str | None,
-    more: bool = True,
-) -> Page[SiteTokenRow]:
-    def cursor(row: SiteTokenRow) -> str:
-        return _keyset(tenant_id, query).cursor(_key(row))
-
-    async def count() -> int:
-        statement = _count_statement(_shape(query), site_ids=view.site_ids is not None)
-        return (await database.one(statement, **_parameters(view, tenant_id, query)))[0]
-
-    return Page(rows, first=first, after=after, cursor=cursor, count=count, more=more)
-
-
-def _parameters(view: View, tenant_id: str, query: SiteTokenQuery) -> dict[str, Any]:
-    return {
-        "tenant_id": tenant_id,
-        "site_id": query.site_id,
-        "states": None if query.states is None else list(query.states),
-        "site_ids": view.site_ids,
-    }
+_LIST = KeysetList(
+    "siteTokens",
+    SiteTokenRow,
+    COLUMNS,
+    conditions={
+        "tenant_id": TOKENS.c.tenant_id == bindparam("tenant_id"),
+        "site_id": TOKENS.c.site_id == bindparam("site_id"),
+        "states": any_(bindparam("states", type_=ARRAY(Text))) == STATE,
+        "site_ids": TOKENS.c.site_id == any_(bindparam("site_ids", type_=ARRAY(Text))),
+    },
+    order=(TOKENS.c.created_at, TOKENS.c.id),
+    descending=True,
+)
 
 
 async def page(
     database: Database, view: View, tenant_id: str, query: SiteTokenQuery, *, first: int, after: str | None
 ) -> Page[SiteTokenRow]:
-    """The tenant's tokens that ``view`` reaches, newest first.
+    """Returns a page of the tenant's tokens that ``view`` reaches, newest first.
 
-    Tokens belong to the tenant that owns the site: under a view of another tenant (a shared site's, say) there are
-    none. Raises ApiError INVALID_ARGUMENT for a cursor of another list.
+    Tokens belong to the tenant that owns the site. A view of another tenant, for example one that sees a shared site,
+    reaches none. Raises ApiError INVALID_ARGUMENT for a cursor of another list.
     """
-    parameters = _parameters(view, tenant_id, query) | {"limit": first + 1}
-    if after is not None:
-        parameters["after_time"], parameters["after_id"] = _keyset(tenant_id, query).key(after)
-    statement = _page_statement(_shape(query), site_ids=view.site_ids is not None, continued=after is not None)
-    rows = await database.all(statement, **parameters)
-    return _page(database, view, tenant_id, query, rows, first=first, after=after)
-
-
-_WANTED = (
-    func.unnest(bindparam("tenants", type_=ARRAY(Text)), bindparam("sites", type_=ARRAY(Text)))
-    .table_valued("tenant_id", "site_id")
-    .render_derived("wanted")
-)
-
-
-@lru_cache(maxsize=64)
-def _first_pages_statement(selection: PageSelection) -> Statement[SiteTokenRow]:
-    row = selection.row_class(SiteTokenRow, always="site_id", key=("created_at", "id"))
-    newest = (
-        select(*(_BY_NAME[name] for name in row._fields))
-        .where(TOKENS.c.tenant_id == _WANTED.c.tenant_id, TOKENS.c.site_id == _WANTED.c.site_id)
-        .order_by(TOKENS.c.created_at.desc(), TOKENS.c.id.desc())
-        .limit(bindparam("limit"))
-        .lateral("newest")
-    )
-    return Statement(select(*newest.c).select_from(_WANTED.join(newest, true())), row)
+    parameters = {
+        "tenant_id": tenant_id,
+        "site_id": query.site_id,
+        "states": None if query.states is None else list(query.states),
+        "site_ids": view.site_ids,
+    }
+    return await _LIST.page(database, parameters, (tenant_id, list(query)), first=first, after=after)
 
 
 async def first_pages(
@@ -258,31 +176,14 @@ async def first_pages(
     first: int,
     selection: PageSelection = ALL,
 ) -> list[Page[SiteTokenRow]]:
-    """The newest tokens of each of the sites ``(tenant id, site id)``, which the caller may see: one statement for a
-    whole page of sites, in the order of ``site_keys``; of them what is ``selection``.
+    """Returns the newest tokens of each site ``(tenant id, site id)``, in the order of ``site_keys``.
+
+    The caller may see these sites. One statement serves a whole page of sites. ``selection`` says what to read.
     """
-    rows = await database.all(
-        _first_pages_statement(selection),
-        tenants=[tenant_id for tenant_id, _ in site_keys],
-        sites=[site_id for _, site_id in site_keys],
-        limit=first + selection.more,
-    )
-    by_site: dict[str, list[SiteTokenRow]] = {site_id: [] for _, site_id in site_keys}
-    for row in rows:
-        by_site[row.site_id].append(row)
-    return [
-        _page(
-            database,
-            UNBOUND,
-            tenant_id,
-            SiteTokenQuery(site_id),
-            by_site[site_id],
-            first=first,
-            after=None,
-            more=selection.more,
-        )
-        for tenant_id, site_id in site_keys
+    requests = [
+        ({"tenant_id": tenant_id, "site_id": site_id}, (tenant_id, [site_id, None])) for tenant_id, site_id in site_keys
     ]
+    return await _LIST.first_pages(database, "site_id", requests, first=first, selection=selection)
 
 
 # --- mint and revoke ---------------------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""The journal: audit rows and events, written with each change, and read afterwards."""
+"""The journal: audit rows and events. Each change writes them, and others read them afterwards."""

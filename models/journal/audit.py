@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Text, any_, bindparam, func, select, tuple_
+from sqlalchemy import Text, any_, bindparam
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from database.pool import Database
-from database.statement import Statement
-from models.pages import Keyset, Page
+from models.lists import KeysetList
+from models.pages import Page
 from models.tables import AuditEvent, table
 
 AUDIT = table(AuditEvent)
@@ -43,35 +42,23 @@ class AuditQuery(NamedTuple):
     until: datetime | None = None
 
 
-_COLUMNS = [AUDIT.c[name] for name in AuditRow._fields]
-_AFTER = tuple_(bindparam("after_time", type_=AUDIT.c.time.type), bindparam("after_id", type_=Text))
-
-
-def _conditions(filters: frozenset[str], *, sites_only: bool) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = [AUDIT.c.tenant_id == bindparam("tenant_id")]
-    conditions += [
-        AUDIT.c[name] == bindparam(name) for name in sorted(filters & {"actor", "operation", "resource", "decision"})
-    ]
-    if "since" in filters:
-        conditions.append(AUDIT.c.time >= bindparam("since"))
-    if "until" in filters:
-        conditions.append(AUDIT.c.time < bindparam("until"))
-    if sites_only:
-        conditions.append(AUDIT.c.resource == any_(bindparam("resources", type_=ARRAY(Text))))
-    return conditions
-
-
-@lru_cache(maxsize=256)
-def _page_statement(filters: frozenset[str], *, sites_only: bool, continued: bool) -> Statement[AuditRow]:
-    statement = select(*_COLUMNS).where(*_conditions(filters, sites_only=sites_only))
-    if continued:
-        statement = statement.where(tuple_(AUDIT.c.time, AUDIT.c.id) < _AFTER)
-    return Statement(statement.order_by(AUDIT.c.time.desc(), AUDIT.c.id.desc()).limit(bindparam("limit")), AuditRow)
-
-
-@lru_cache(maxsize=256)
-def _count_statement(filters: frozenset[str], *, sites_only: bool) -> Statement[tuple[int]]:
-    return Statement(select(func.count()).select_from(AUDIT).where(*_conditions(filters, sites_only=sites_only)))
+_LIST = KeysetList(
+    "auditEvents",
+    AuditRow,
+    [AUDIT.c[name] for name in AuditRow._fields],
+    conditions={
+        "tenant_id": AUDIT.c.tenant_id == bindparam("tenant_id"),
+        "actor": AUDIT.c.actor == bindparam("actor"),
+        "decision": AUDIT.c.decision == bindparam("decision"),
+        "operation": AUDIT.c.operation == bindparam("operation"),
+        "resource": AUDIT.c.resource == bindparam("resource"),
+        "since": AUDIT.c.time >= bindparam("since"),
+        "until": AUDIT.c.time < bindparam("until"),
+        "resources": AUDIT.c.resource == any_(bindparam("resources", type_=ARRAY(Text))),
+    },
+    order=(AUDIT.c.time, AUDIT.c.id),
+    descending=True,
+)
 
 
 async def page(
@@ -83,25 +70,14 @@ async def page(
     first: int,
     after: str | None,
 ) -> Page[AuditRow]:
-    """The tenant's audit trail, newest first, for a caller that may read it; held to ``site_ids`` if given.
+    """Returns a page of the tenant's audit trail, newest first. The caller may read it.
 
-    Raises ApiError INVALID_ARGUMENT for a cursor of another list.
+    ``site_ids`` restricts the page to entries about these sites. None: no restriction. Raises ApiError INVALID_ARGUMENT
+    for a cursor of another list.
     """
-    given = {name: value for name, value in query._asdict().items() if value is not None}
-    filters, sites_only = frozenset(given), site_ids is not None
-    keyset = Keyset.of((datetime, str), "auditEvents", tenant_id, given)
-    parameters = given | {
+    filters = {name: value for name, value in query._asdict().items() if value is not None}
+    parameters = filters | {
         "tenant_id": tenant_id,
-        "resources": [f"compute-site/{site_id}" for site_id in site_ids or ()],
-        "limit": first + 1,
+        "resources": None if site_ids is None else [f"compute-site/{site_id}" for site_id in site_ids],
     }
-    if after is not None:
-        parameters["after_time"], parameters["after_id"] = keyset.key(after)
-
-    async def count() -> int:
-        return (await database.one(_count_statement(filters, sites_only=sites_only), **parameters))[0]
-
-    rows = await database.all(
-        _page_statement(filters, sites_only=sites_only, continued=after is not None), **parameters
-    )
-    return Page(rows, first=first, after=after, cursor=lambda row: keyset.cursor((row.time, row.id)), count=count)
+    return await _LIST.page(database, parameters, (tenant_id, filters), first=first, after=after)

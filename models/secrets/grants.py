@@ -1,17 +1,17 @@
 """Secret grants: which secret the holder of a site's boot lease may be handed, in whatever version."""
 
 from datetime import datetime
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Text, bindparam, delete, func, select, tuple_
+from sqlalchemy import ColumnElement, bindparam, delete, select
 from sqlalchemy.dialects.postgresql import insert
 
 from database.pool import Database, Transaction
 from database.statement import Statement
 from models.fleet.sites import SiteRow
 from models.journal.journal import Event
-from models.pages import Keyset, Page
+from models.lists import KeysetList
+from models.pages import Page
 from models.secrets.references import Reference, SecretScope, reference_of
 from models.tables import Secret, SecretGrant, table
 
@@ -98,56 +98,33 @@ def _of(reference: Reference) -> dict[str, str]:
     return {"of_tenant": reference.tenant_id, "of_scope": reference.scope.value, "of_name": reference.name}
 
 
-_ORDER = (GRANTS.c.scope, GRANTS.c.name, GRANTS.c.site_id)
-_AFTER = tuple_(*(bindparam(name, type_=Text) for name in ("after_scope", "after_name", "after_site")))
-
-
-def _conditions(*, secret: bool, site: bool) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = list(_OF_SECRET if secret else _OF_SECRET[:1])
-    if site:
-        conditions.append(GRANTS.c.site_id == bindparam("of_site"))
-    return conditions
-
-
-@lru_cache(maxsize=8)
-def _page_statement(*, secret: bool, site: bool, continued: bool) -> Statement[GrantRow]:
-    statement = select(*_COLUMNS).where(*_conditions(secret=secret, site=site))
-    if continued:
-        statement = statement.where(tuple_(*_ORDER) > _AFTER)
-    return Statement(statement.order_by(*_ORDER).limit(bindparam("limit")), GrantRow)
-
-
-@lru_cache(maxsize=4)
-def _count_statement(*, secret: bool, site: bool) -> Statement[tuple[int]]:
-    return Statement(select(func.count()).select_from(GRANTS).where(*_conditions(secret=secret, site=site)))
+_LIST = KeysetList(
+    "secretGrants",
+    GrantRow,
+    _COLUMNS,
+    conditions={
+        "of_tenant": GRANTS.c.tenant_id == bindparam("of_tenant"),
+        "of_scope": GRANTS.c.scope == bindparam("of_scope"),
+        "of_name": GRANTS.c.name == bindparam("of_name"),
+        "of_site": GRANTS.c.site_id == bindparam("of_site"),
+    },
+    order=(GRANTS.c.scope, GRANTS.c.name, GRANTS.c.site_id),
+)
 
 
 async def page(
     database: Database, tenant_id: str, query: GrantQuery, *, first: int, after: str | None
 ) -> Page[GrantRow]:
-    """The grants of a tenant's secrets by name and site, for a caller that may list them. Raises ApiError
-    INVALID_ARGUMENT for a cursor of another list.
+    """Returns a page of the grants of a tenant's secrets, by name and site. The caller may list them.
+
+    Raises ApiError INVALID_ARGUMENT for a cursor of another list.
     """
-    wanted = None if query.reference is None else list(query.reference)
-    keyset = Keyset.of((str, str, str), "secretGrants", tenant_id, wanted, query.site_id)
-    shape = {"secret": query.reference is not None, "site": query.site_id is not None}
-    parameters: dict[str, object] = {"of_tenant": tenant_id, "of_site": query.site_id, "limit": first + 1}
+    parameters = {"of_tenant": tenant_id, "of_site": query.site_id}
+    reference = None
     if query.reference is not None:
         parameters |= _of(query.reference)
-    if after is not None:
-        parameters |= dict(zip(("after_scope", "after_name", "after_site"), keyset.key(after), strict=True))
-
-    async def count() -> int:
-        return int((await database.one(_count_statement(**shape), **parameters))[0])
-
-    rows = await database.all(_page_statement(**shape, continued=after is not None), **parameters)
-    return Page(
-        rows,
-        first=first,
-        after=after,
-        cursor=lambda row: keyset.cursor((row.scope, row.name, row.site_id)),
-        count=count,
-    )
+        reference = list(query.reference)
+    return await _LIST.page(database, parameters, (tenant_id, reference, query.site_id), first=first, after=after)
 
 
 def granted_event(row: GrantRow) -> Event:

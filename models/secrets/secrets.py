@@ -10,7 +10,8 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from database.pool import Database, Reader, Transaction
 from database.statement import Statement
 from models.errors import ApiError, ErrorCode
-from models.pages import Keyset, Page
+from models.lists import KeysetList
+from models.pages import Page
 from models.secrets.references import Reference, SecretScope, reference_of
 from models.tables import Secret, SecretVersion, table
 
@@ -42,28 +43,28 @@ class PutRow(NamedTuple):
 _COLUMNS: list[ColumnElement[Any]] = [
     reference_of(SECRETS).label("reference") if name == "reference" else SECRETS.c[name] for name in SecretRow._fields
 ]
-_OF_SCOPE = (SECRETS.c.tenant_id == bindparam("tenant_id"), SECRETS.c.scope == bindparam("scope"))
-_BY_NAME = select(*_COLUMNS).where(*_OF_SCOPE).order_by(SECRETS.c.name).limit(bindparam("limit"))
-_FIRST_PAGE = Statement(_BY_NAME, SecretRow)
-_NEXT_PAGE = Statement(_BY_NAME.where(SECRETS.c.name > bindparam("after")), SecretRow)
-_COUNT = Statement(select(func.count()).select_from(SECRETS).where(*_OF_SCOPE))
+_LIST = KeysetList(
+    "secrets",
+    SecretRow,
+    _COLUMNS,
+    conditions={
+        "tenant_id": SECRETS.c.tenant_id == bindparam("tenant_id"),
+        "scope": SECRETS.c.scope == bindparam("scope"),
+    },
+    order=(SECRETS.c.name,),
+)
 
 
 async def page(
     database: Database, tenant_id: str, scope: SecretScope, *, first: int, after: str | None
 ) -> Page[SecretRow]:
-    """The secrets of a scope by name, for a caller that may list them. Raises ApiError INVALID_ARGUMENT for a cursor
-    of another list.
+    """Returns a page of the secrets of a scope, by name. The caller may list them.
+
+    Raises ApiError INVALID_ARGUMENT for a cursor of another list.
     """
-    keyset = Keyset.of((str,), "secrets", tenant_id, scope)
-    bounds = {"tenant_id": tenant_id, "scope": scope.value}
-    statement, position = (_FIRST_PAGE, {}) if after is None else (_NEXT_PAGE, {"after": keyset.key(after)[0]})
-    rows = await database.all(statement, **bounds, **position, limit=first + 1)
-
-    async def count() -> int:
-        return int((await database.one(_COUNT, **bounds))[0])
-
-    return Page(rows, first=first, after=after, cursor=lambda row: keyset.cursor((row.name,)), count=count)
+    return await _LIST.page(
+        database, {"tenant_id": tenant_id, "scope": scope.value}, (tenant_id, scope), first=first, after=after
+    )
 
 
 # --- put ---------------------------------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""The site agent: its identity, its lease, and its command line."""
+"""Tests of the site agent: its identity, its lease, and its command line."""

@@ -1,4 +1,4 @@
-"""Agent identity: one JWT a request, which keys are in force, and what revocation does at once."""
+"""Tests the identity of agents: one JWT for each request, which keys are valid, and immediate revocation."""
 
 import asyncio
 import time
@@ -27,7 +27,9 @@ SELF = "/api/compute/siteAgents/self"
 
 
 def forged(agent: Joined, key: OKPKey | OctKey | None = None, header: Any = None, **claims: Any) -> str:
-    """A JWT of the agent with another header or other claims; a claim that is None is left out."""
+    """Returns a JWT of the agent with another header, other claims or another key. Claims that are None are
+    left out.
+    """
     now = int(time.time())
     usual = {
         "iss": agent.id,
@@ -38,13 +40,13 @@ def forged(agent: Joined, key: OKPKey | OctKey | None = None, header: Any = None
         "jti": str(time.time_ns()),
     }
     members = {name: value for name, value in (usual | claims).items() if value is not None}
-    given = {"alg": "EdDSA", "kid": agent.id, "typ": "bc-agent+jwt"} | (header or {})
-    registry = _REGISTRY if given["alg"] == "EdDSA" else None
-    return jwt.encode(given, members, key or agent.keys.signing, registry=registry)
+    protected = {"alg": "EdDSA", "kid": agent.id, "typ": "bc-agent+jwt"} | (header or {})
+    registry = _REGISTRY if protected["alg"] == "EdDSA" else None
+    return jwt.encode(protected, members, key or agent.keys.signing, registry=registry)
 
 
 async def status(world: World, token: str) -> int:
-    """The status of a request by ``token``; every refusal is the same one."""
+    """Returns the status of a request with ``token``. Asserts that every refusal is the same one."""
     answer = await world.client.post(SELF, json={}, headers={"authorization": f"Bearer {token}"})
     if answer.status_code != 200:
         assert (answer.json()["code"], answer.status_code) == UNAUTHENTICATED
@@ -53,28 +55,28 @@ async def status(world: World, token: str) -> int:
 
 
 async def test_self_tells_the_agent_of_itself(world: World) -> None:
-    """What was enrolled, the lease of its site, and the database's time."""
+    """It returns the enrolled agent and the lease of its site."""
     agent = await join(world)
-    told = await agent.ok(world, "compute/siteAgents/self")
-    assert (told["agentId"], told["tenantId"], told["siteId"], told["name"]) == (
+    record = await agent.ok(world, "compute/siteAgents/self")
+    assert (record["agentId"], record["tenantId"], record["siteId"], record["name"]) == (
         agent.id,
         "acme",
         agent.site_id,
         "rack",
     )
-    assert (told["bootLease"], told["revokedAt"], told["bootLeaseTtlSeconds"]) == (None, None, 15)
-    taken = await agent.acquire(world)
+    assert (record["bootLease"], record["revokedAt"], record["bootLeaseTtlSeconds"]) == (None, None, 15)
+    acquired = await agent.acquire(world)
     held = (await agent.ok(world, "compute/siteAgents/self"))["bootLease"]
     assert held == {
         "holderAgentId": agent.id,
-        "epoch": taken["epoch"],
-        "acquiredAt": taken["serverTime"],
-        "expiresAt": taken["expiresAt"],
+        "epoch": acquired["epoch"],
+        "acquiredAt": acquired["serverTime"],
+        "expiresAt": acquired["expiresAt"],
     }
 
 
 async def test_a_jwt_is_good_for_one_request(world: World) -> None:
-    """The second use is refused, also at another server process, and of two at once exactly one is taken."""
+    """The second use is refused, also by another server process. Of many uses at once, exactly one is accepted."""
     agent = await join(world)
     async with other_process(world) as there:
         token = agent.jwt()
@@ -95,7 +97,7 @@ async def test_a_jwt_is_good_for_one_request(world: World) -> None:
 
 
 async def test_what_is_not_exactly_right_is_refused(world: World) -> None:
-    """Algorithm, type, key, audience, subject and times: one wrong is enough, and the refusal does not say which."""
+    """One wrong part is enough: algorithm, type, key, audience, subject or time. The refusal does not say which."""
     agent, other = await join(world), await join(world)
     now = int(time.time())
     public = agent.keys.signing.as_dict(private=False)
@@ -148,7 +150,7 @@ def _part(value: object) -> str:
 
 
 async def test_an_agents_jwt_opens_no_other_door(world: World) -> None:
-    """Operators' methods and GraphQL take no agent's JWT, and a refused one is not used up for its own door."""
+    """The methods of operators and GraphQL refuse the JWT of an agent. Their refusal does not use the JWT up."""
     agent = await join(world)
     token = agent.jwt()
     assert (await world.post(token, "sites/list", {})).status_code == 401
@@ -157,28 +159,28 @@ async def test_an_agents_jwt_opens_no_other_door(world: World) -> None:
 
 
 async def test_a_revoked_agent_is_refused_at_once_everywhere(world: World) -> None:
-    """Also by a server that keeps its keys; the lease ends with it, once, with its events; the record stays."""
+    """Servers that cached its keys refuse it too. Its lease ends, once and with its event, and its record stays."""
     agent, heir = await join(world), await join(world)
     async with second_server(world) as there:
         await agent.ok(world, "compute/siteAgents/self")
         await agent.ok(world, "compute/siteAgents/self", client=there)
         epoch = (await agent.acquire(world))["epoch"]
-        given = {"tenantId": "acme", "agentId": agent.id}
-        revoked = await world.post("acme-admin", "siteAgents/revoke", given)
+        body = {"tenantId": "acme", "agentId": agent.id}
+        revoked = await world.post("acme-admin", "siteAgents/revoke", body)
         assert revoked.json()["revokedAt"] is not None
         for client in (world.client, there):
             assert await agent.refusal(world, "compute/siteAgents/self", client=client) == UNAUTHENTICATED
             assert await agent.refusal(world, "compute/bootLeases/renew", epoch=epoch, client=client) == UNAUTHENTICATED
         assert (await heir.acquire(world, client=there))["held"]
-    assert (await world.post("acme-admin", "siteAgents/revoke", given)).json() == revoked.json()
-    found = await events(world, "security.site-agent.revoked")
-    assert [data["agentId"] for _, data in found] == [agent.id]
+    assert (await world.post("acme-admin", "siteAgents/revoke", body)).json() == revoked.json()
+    revocations = await events(world, "security.site-agent.revoked")
+    assert [data["agentId"] for _, data in revocations] == [agent.id]
     [(reason, ended)] = await world.rows("SELECT reason, ended_at <= clock_timestamp() FROM boot_lease_history")
     assert (reason, ended) == ("revoked", True)
 
 
 async def test_operators_see_their_own_agents_only(world: World) -> None:
-    """List, get, node and nested fields; what another tenant's agent is, is not found, byte for byte as unknown."""
+    """List, get, node and nested fields show own agents. An agent of another tenant is NOT_FOUND like an unknown id."""
     agent, foreign = await join(world), await join(world, "Globex Osaka")
     query = """query { siteAgents { totalCount nodes { id name tokenId version address enrolledAt lastSeenAt revokedAt
         site { name } siteToken { id uses } } } }"""
@@ -205,7 +207,7 @@ async def test_operators_see_their_own_agents_only(world: World) -> None:
 
 
 async def test_lists_of_agents_page_and_filter(world: World) -> None:
-    """Newest first, by site, token and state, page by page without a gap or a repeat."""
+    """Lists are newest first, filter by site, token and state, and page without a gap or a repeat."""
     token_id, bearer = await mint(world, max_uses=5)
     joined = [await join(world, token=bearer) for _ in range(5)]
     elsewhere = await join(world, "Acme Dublin")
@@ -221,19 +223,19 @@ async def test_lists_of_agents_page_and_filter(world: World) -> None:
     assert await ids(filter={"tokenId": token_id}) == newest_first
     assert await ids(filter={"revoked": True}) == [joined[0].id]
     assert await ids(siteId=joined[0].site_id, filter={"revoked": False, "tokenId": token_id}) == newest_first[:-1]
-    found, after = [], None
+    listed, after = [], None
     while True:
         body = {"tenantId": "acme", "first": 2} | ({"after": after} if after else {})
         page = (await world.post("acme-viewer", "siteAgents/list", body)).json()
-        found += [item["id"] for item in page["items"]]
+        listed += [item["id"] for item in page["items"]]
         after = page["nextCursor"]
         if after is None:
             break
-    assert found == [elsewhere.id, *newest_first]
+    assert listed == [elsewhere.id, *newest_first]
 
 
 async def test_last_seen_follows_in_a_moment(world: World) -> None:
-    """When and from where, written off the request's path."""
+    """The time and the address of the last request are stored, outside the path of the request."""
     agent = await join(world)
     await world.rows("UPDATE site_agents SET last_seen_at = NULL, address = NULL")
     await agent.ok(world, "compute/siteAgents/self")
@@ -243,7 +245,7 @@ async def test_last_seen_follows_in_a_moment(world: World) -> None:
 
 
 async def test_used_jwts_are_forgotten_when_they_are_too_old(world: World) -> None:
-    """What would be refused for its age need not be kept; what would not is."""
+    """A used JWT is kept while it could be accepted, and deleted once its age alone would refuse it."""
     from models.fleet.agent_jwts import forget_used
 
     agent = await join(world)
@@ -261,14 +263,14 @@ async def test_used_jwts_are_forgotten_when_they_are_too_old(world: World) -> No
 
 
 async def rotate(world: World, agent: Joined, to: AgentKeys, **more: Any) -> Any:
-    """Ask for the pending key of ``to``."""
+    """Requests the rotation to the pending key of ``to``, and returns the response."""
     proof = to.rotation_proof(agent.id, time.time())
     new = public_jwk(to.promoted().signing)
     return await agent.send(world, "compute/siteAgents/rotateKey", **{"newPublicKey": new, "proof": proof} | more)
 
 
 async def test_a_new_key_is_proven_before_the_old_one_stops(world: World) -> None:
-    """Both work until the new one is used, on every server; then the old one does not; the way back is closed."""
+    """Both keys work on every server until the new one is used. Then the old one is refused, and cannot be restored."""
     agent = await join(world)
     pending = agent.keys.with_pending()
     async with second_server(world) as there:
@@ -289,8 +291,8 @@ async def test_a_new_key_is_proven_before_the_old_one_stops(world: World) -> Non
 
 
 async def test_the_old_key_works_for_an_hour_at_most(world: World) -> None:
-    """If the new key is never used, the old one still stops; an agent that was away for a day goes on with the new one
-    (B3, nomad 28555).
+    """The old key expires even if the new one is never used. An agent that was offline for a day continues with the new
+    key (B3, nomad 28555).
     """
     agent = await join(world)
     pending = agent.keys.with_pending()
@@ -307,7 +309,7 @@ async def test_the_old_key_works_for_an_hour_at_most(world: World) -> None:
 
 
 async def test_a_rotation_without_proof_changes_nothing(world: World) -> None:
-    """By another key, for another agent, for another purpose, too old, twice, or no JWS at all."""
+    """A proof is refused if it is by another key, for another agent or purpose, expired, used before, or no JWS."""
     agent, other = await join(world), await join(world)
     pending = agent.keys.with_pending()
     key = pending.promoted().signing

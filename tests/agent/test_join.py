@@ -1,4 +1,4 @@
-"""Enrolment by ``bcd site join``, as processes against a server that keeps the contract."""
+"""Tests enrolment by ``bcd site join``, run as processes against a server that keeps the agents' contract."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def test_join_keeps_keys_private_and_never_the_token(bench: Bench) -> None:
 
 @pytest.mark.parametrize("lost", [1, 2])
 def test_lost_answer_is_retried_with_the_same_key(bench: Bench, lost: int) -> None:
-    """SPIRE 2454: the token was consumed, the reply lost, and the node stuck."""
+    """SPIRE 2454: the token was consumed, the reply was lost, and the node was stuck."""
     token = bench.contract.mint(uses=1)
     bench.contract.lose_answers = lost
     done = bench.join("a", token)
@@ -58,7 +58,7 @@ def test_lost_answer_is_retried_with_the_same_key(bench: Bench, lost: int) -> No
 
 
 def test_join_that_gave_up_is_resumed_with_the_same_key(bench: Bench) -> None:
-    """SPIRE 2454, over a restart of the command: the key was on disk before the token was sent."""
+    """SPIRE 2454, over a restart of the command: the key is stored on disk before the token is sent."""
     token = bench.contract.mint(uses=1)
     bench.contract.lose_answers = 5
     first = bench.join("a", token, "--name", "one")
@@ -109,7 +109,7 @@ NO_TOKENS = ["a b", "a\nb", "a\u00a0b", "a\u200bb", "\u200bab", "a\x00b", "", " 
 
 @pytest.mark.parametrize("inside", NO_TOKENS)
 def test_what_cannot_be_a_token_is_refused(tmp_path: Path, inside: str) -> None:
-    """Kubernetes 52919: whitespace inside, or a character that cannot be seen, is named and not sent."""
+    """Kubernetes 52919: a token with inner whitespace or an invisible character is refused and not sent."""
     (tmp_path / "token").write_text(inside)
     with pytest.raises(CommandError) as caught:
         read_token(str(tmp_path / "token"))
@@ -134,7 +134,7 @@ def test_token_from_standard_input(bench: Bench) -> None:
 
 
 def test_no_argument_of_any_process_holds_the_token(bench: Bench) -> None:
-    """Tailscale 21084: the key was in argv, for every user of the machine to read."""
+    """Tailscale 21084: the key was in argv, where every user of the machine could read it."""
     token = bench.contract.mint()
     bench.contract.unavailable = True
     token_file = bench.folder / "t"

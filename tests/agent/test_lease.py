@@ -1,7 +1,7 @@
-"""The agent's lease under a simulated clock: agents whose clocks run at different rates, and a network that misbehaves.
+"""Tests the agent's lease under simulated clocks of different rates and a network that delays and loses messages.
 
-The server is the plain rule of the contract on true time. Requests and answers may be delayed without bound, lost, or
-overtake one another; a process may be stopped at any point (kubernetes 23731: a paused leader writes on).
+The server is the plain rule of the contract on true time. Requests and responses may be delayed without bound, lost, or
+reordered. A process may be paused at any point (kubernetes 23731: a paused leader went on writing).
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,9 @@ AGENT = st.integers(0, AGENTS - 1)
 
 @dataclass
 class Server:
-    """At most one holder by its clock; each grant of acquire raises the epoch."""
+    """The model of the server: it has at most one holder by its clock, and each acquire that it grants raises the
+    epoch.
+    """
 
     ttl: float
     holder: int | None = None
@@ -30,7 +32,7 @@ class Server:
             self.holder, self.expires_at = None, 0.0
 
     def act(self, agent: int, request: Request, now: float) -> Grant | None:
-        """The grant, or None for CONFLICT."""
+        """Returns the grant, or None for CONFLICT."""
         self.expire(now)
         if request.epoch is not None:
             if self.holder != agent or self.epoch != request.epoch:
@@ -39,14 +41,14 @@ class Server:
             self.holder, self.epoch = agent, self.epoch + 1
         else:
             return Grant(held=False, epoch=None, ttl_seconds=self.ttl, remaining_seconds=self.expires_at - now)
-        # Never earlier than granted before: the answer that says so may be lost, and the holder goes by the old.
+        # The end never moves to an earlier time: the response may be lost, and the holder then uses the former end.
         self.expires_at = max(now + self.ttl, self.expires_at)
         return Grant(held=True, epoch=self.epoch, ttl_seconds=self.ttl, remaining_seconds=self.ttl)
 
 
 @dataclass
 class Agent:
-    """A lease with the clock of its host."""
+    """An agent: its lease, and the clock of its host."""
 
     rate: float
     lease: Lease
@@ -59,7 +61,7 @@ class Agent:
 
 
 class Fleet(RuleBasedStateMachine):
-    """Any interleaving: time passes, agents send or give up waiting, messages arrive or do not."""
+    """Any interleaving of passing time, agents that send or give up, and messages that arrive or are lost."""
 
     @initialize(
         ttl=st.sampled_from([5.0, 8.0, 30.0, 300.0]),
@@ -89,7 +91,7 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(index=AGENT)
     def agent_sends(self, index: int) -> None:
-        """Also gives up an earlier request, which may still reach the server."""
+        """The agent also gives up its earlier request, which may still reach the server."""
         agent = self.agents[index]
         now = agent.clock(self.now)
         agent.changes += agent.lease.expire(now)
@@ -116,7 +118,7 @@ class Fleet(RuleBasedStateMachine):
             index, request, grant = self.answers.pop(number)
             agent = self.agents[index]
             if agent.waiting != number:
-                return  # the agent has given this request up
+                return  # the agent gave this request up
             agent.waiting = None
             now = agent.clock(self.now)
             if grant is None:
@@ -138,13 +140,15 @@ class Fleet(RuleBasedStateMachine):
 
     @invariant()
     def holder_is_the_servers(self) -> None:
-        """Who may act by its own clock, even one that has not woken up yet, is the holder by the server's."""
+        """An agent that holds the lease by its own clock is the holder by the server's clock, even if it is still
+        paused.
+        """
         if not hasattr(self, "agents"):
             return
         for index, agent in enumerate(self.agents):
             if agent.lease.holds(agent.clock(self.now)):
                 self.server.expire(self.now)
-                # The server may have moved on to a newer epoch of the same agent, by a request that was given up.
+                # The server may have granted the same agent a newer epoch, by a request that the agent gave up.
                 assert self.server.holder == index
                 assert agent.lease.epoch is not None
                 assert agent.lease.epoch <= self.server.epoch
@@ -184,7 +188,9 @@ def test_deadline_counts_from_when_the_request_left() -> None:
 
 
 def test_paused_holder_is_none_when_it_wakes() -> None:
-    """Kubernetes 23731: a paused leader writes on. A renewal that was answered meanwhile revives nothing."""
+    """Kubernetes 23731: a paused leader went on writing. A renewal that was answered meanwhile does not restore the
+    lease.
+    """
     lease = holder_of(1)
     changes = lease.answered(Request(1), held(1), sent_at=3.0, now=30.0)
     assert [(change.kind, change.epoch) for change in changes] == [("lost", 1)]

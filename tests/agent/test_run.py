@@ -1,4 +1,4 @@
-"""``bcd site run`` as processes: who holds, what a killed, paused or stopped holder leaves behind, and the hooks."""
+"""Tests ``bcd site run`` as processes: its lease and its hooks when the holder is killed, paused or stopped."""
 
 import asyncio
 import json
@@ -30,14 +30,14 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.fixture
 def pair(bench: Bench) -> Bench:
-    """Two agents of one name on one site (client-go 448), ``a`` the holder of epoch 1."""
+    """Two enrolled agents ``a`` and ``b`` of one name on one site (client-go 448)."""
     for name in ("a", "b"):
         bench.enrol(name)
     return bench
 
 
 def hook(bench: Bench, file: str, *, then: str = "") -> str:
-    """A hook that appends its environment to ``file``."""
+    """Returns the command of a hook that appends its environment to ``file`` and then runs ``then``."""
     line = 'echo "$BC_BOOT_EPOCH $BC_SITE_ID $BC_AGENT_ID"'
     return shlex.join(["sh", "-c", f"{line} >> {bench.folder / file}; {then}"])
 
@@ -67,13 +67,13 @@ def test_killed_holder_is_followed_within_ttl_and_two_seconds(pair: Bench) -> No
 
 
 def test_paused_holder_wakes_up_as_none(pair: Bench) -> None:
-    """Kubernetes 23731: on waking the clock comes first, on-release runs, and the old epoch's writes are refused."""
+    """Kubernetes 23731: it checks the clock first and runs on-release. The server refuses writes of the old epoch."""
     first = pair.run("a", "--on-release", hook(pair, "released"))
     wait_for(lambda: holder(pair, "a", 1))
     os.kill(first.pid, signal.SIGSTOP)
     pair.run("b")
     wait_for(lambda: holder(pair, "b", 2))
-    assert not holder(pair, "a")  # although its process is there and has not found out
+    assert not holder(pair, "a")  # although its process exists and does not know yet
     renewals = len(pair.contract.requests)
     agent_id = pair.status("a")["agentId"]
     os.kill(first.pid, signal.SIGCONT)
@@ -82,7 +82,7 @@ def test_paused_holder_wakes_up_as_none(pair: Bench) -> None:
     wait_for(lambda: len(pair.contract.requests) > renewals + 4)
     assert not holder(pair, "a")
     assert [epoch for epoch, _ in pair.contract.history] == [1, 2]
-    # What a hook of the old epoch goes on to do is fenced off by the server.
+    # The server fences off a hook of the old epoch that goes on.
     as_hook = {"BC_AGENT_ID": agent_id, "BC_BOOT_EPOCH": "1"}
     state = ("--state-dir", str(pair.state("a")))
     pair.contract.granted["secret://tenant/acme/bmc", 1] = b"value"
@@ -92,7 +92,7 @@ def test_paused_holder_wakes_up_as_none(pair: Bench) -> None:
     assert got.returncode == 5
     assert not out.exists()
     assert pair.contract.boots == []
-    assert pair.site("record-boot", "m1", *state).returncode == 7  # not holder by its own clock: nothing is sent
+    assert pair.site("record-boot", "m1", *state).returncode == 7  # not the holder by its own clock: it sends nothing
 
 
 def test_sigterm_runs_on_release_under_a_live_lease_and_then_gives_it_back(pair: Bench) -> None:
@@ -112,7 +112,7 @@ def test_sigterm_runs_on_release_under_a_live_lease_and_then_gives_it_back(pair:
 
 
 def test_hung_on_acquire_blocks_no_renewal_and_ends_with_the_lease(pair: Bench) -> None:
-    """Its children end too, and also a hook that ignores SIGTERM."""
+    """The children of a hook end too, and a hook that ignores SIGTERM ends as well."""
     pid_file = pair.folder / "pids"
     stubborn = f"trap '' TERM; echo $$ >> {pid_file}; sleep 600 & echo $! >> {pid_file}; while :; do wait; done"
     pair.run("a", "--on-acquire", shlex.join(["sh", "-c", stubborn]), "--on-release", hook(pair, "released"))
@@ -122,7 +122,7 @@ def test_hung_on_acquire_blocks_no_renewal_and_ends_with_the_lease(pair: Bench) 
     assert holder(pair, "a", 1)
     pair.contract.unavailable = True
     wait_for(lambda: written(pair, "released"))
-    wait_for(lambda: not any(alive(int(pid)) for pid in written(pair, "pids")))  # killed, but it takes them a moment
+    wait_for(lambda: not any(alive(int(pid)) for pid in written(pair, "pids")))  # a killed process ends after a moment
 
 
 def alive(pid: int) -> bool:
@@ -175,7 +175,7 @@ def test_restarted_server_is_found_again(pair: Bench) -> None:
     started = time.monotonic()
     wait_for(lambda: holder(pair, "a"))
     assert time.monotonic() - started < 2 * TTL
-    wait_for(lambda: pair.status("a")["lastError"] is None)  # told after the state
+    wait_for(lambda: pair.status("a")["lastError"] is None)  # written after the state
 
 
 def test_short_outage_costs_no_lease(pair: Bench) -> None:
@@ -199,7 +199,7 @@ def test_revoked_agent_steps_down_at_once_and_says_so(pair: Bench) -> None:
     wait_for(lambda: written(pair, "released"))
     assert "UNAUTHENTICATED" in pair.status("a")["lastError"]
     [lost] = [line for line in pair.log("a") if line["event"] == "lease lost"]
-    assert "refused" in lost["reason"]  # and not the deadline
+    assert "refused" in lost["reason"]  # it did not wait for the deadline
 
 
 def test_only_one_run_in_a_state_dir(pair: Bench) -> None:
@@ -215,7 +215,7 @@ def test_offline_for_a_day_comes_back_without_a_new_token(pair: Bench) -> None:
     wait_for(lambda: holder(pair, "a"))
     first.terminate()
     first.wait(10)
-    pair.contract.clock_ahead = 86_400.0  # for the agent's host this is also a clock that is a day off
+    pair.contract.clock_ahead = 86_400.0  # to the agent, this is also a clock that is wrong by a day
     pair.run("a")
     wait_for(lambda: holder(pair, "a", 2))
     status = pair.status("a")
@@ -273,7 +273,7 @@ def test_rotated_key_is_taken_by_the_running_agent(pair: Bench) -> None:
 
 def test_interrupted_rotation_is_resumed_with_the_same_key(pair: Bench) -> None:
     state = ("--state-dir", str(pair.state("a")))
-    pair.contract.lose_answers = 2  # of self and of rotateKey
+    pair.contract.lose_answers = 2  # the responses of self and of rotateKey
     assert pair.site("rotate-key", *state).returncode == 9
     assert pair.site("rotate-key", *state).returncode == 9
     assert pair.site("rotate-key", *state).returncode == 0
@@ -291,7 +291,7 @@ def test_status_command_prints_the_document(pair: Bench) -> None:
 
 
 class SuspendedHost(SystemClock):
-    """A host whose elapsed time goes on in suspend, in which the event loop's timers stand still."""
+    """The clock of a host that was suspended: elapsed time went on, and the timers of the event loop did not."""
 
     slept = 0.0
 
@@ -319,7 +319,7 @@ async def test_holder_that_was_suspended_finds_out_though_a_request_hangs(pair: 
         await held.wait()
         pair.contract.hang.clear()
         try:
-            clock.slept = 21.0  # the next renewal is due, and gets no answer
+            clock.slept = 21.0  # the next renewal is due, and gets no response
             await asyncio.to_thread(wait_for, lambda: pair.contract.hung)
             clock.slept = 61.0
             assert (await lost.get())["epoch"] == 1

@@ -36,8 +36,8 @@ async def put(world: World, value: str = VALUE, *, tenant: str = "acme", name: s
 
 async def grant(world: World, site: str, reference: str = REFERENCE, tenant: str = "acme") -> httpx.Response:
     """Grants a secret to a site and returns the response."""
-    given = {"tenantId": tenant, "reference": reference, "siteId": await world.site_id(site)}
-    return await world.post(ADMINS[tenant], "secrets/grant", given)
+    body = {"tenantId": tenant, "reference": reference, "siteId": await world.site_id(site)}
+    return await world.post(ADMINS[tenant], "secrets/grant", body)
 
 
 async def holder(world: World, site: str = "Acme Berlin") -> tuple[Joined, int]:
@@ -143,7 +143,7 @@ async def test_what_ends_the_right_ends_it_at_once(world: World, end: str) -> No
     await put(world)
     await grant(world, "Acme Berlin")
     agent, epoch = await holder(world)
-    given = {"tenantId": "acme", "siteId": agent.site_id}
+    body = {"tenantId": "acme", "siteId": agent.site_id}
     if end in {"expired", "taken over"}:
         await world.rows("UPDATE boot_leases SET acquired_at = now() - '1 h'::interval, expires_at = clock_timestamp()")
         if end == "taken over":
@@ -151,10 +151,10 @@ async def test_what_ends_the_right_ends_it_at_once(world: World, end: str) -> No
     elif end == "released":
         await agent.ok(world, "compute/bootLeases/release", epoch=epoch)
     elif end == "site deleted":
-        await world.post("acme-admin", "sites/delete", given)
+        await world.post("acme-admin", "sites/delete", body)
     else:
         assert (
-            await world.post("acme-admin", "secrets/revokeGrant", given | {"reference": REFERENCE})
+            await world.post("acme-admin", "secrets/revokeGrant", body | {"reference": REFERENCE})
         ).status_code == 200
     assert await agent.refusal(world, READ, reference=REFERENCE, epoch=epoch) == NOT_FOUND
 
@@ -208,27 +208,32 @@ async def test_grants(world: World, door: Door) -> None:
     await put(world)
     theirs = await put(world, tenant="globex")
     berlin, osaka, shared = [await world.site_id(name) for name in ("Acme Berlin", "Globex", "Frankfurt")]
-    given = {"tenantId": "acme", "reference": REFERENCE, "siteId": berlin}
+    members = {"tenantId": "acme", "reference": REFERENCE, "siteId": berlin}
 
     async def code(caller: str, operation: str, **change: Any) -> str:
-        return (await door.call(world, caller, operation, **given | change)).code
+        return (await door.call(world, caller, operation, **members | change)).code
 
     assert await code("acme-viewer", "secrets.grant") == "PERMISSION_DENIED"
     assert await code("globex-admin", "secrets.grant") == "NOT_FOUND"
-    made = (await door.call(world, "acme-admin", "secrets.grant", **given)).ok
-    assert (made["reference"], made["siteId"], made["scope"], made["name"]) == (REFERENCE, berlin, "tenant", "bmc/root")
-    assert (await door.call(world, "acme-admin", "secrets.grant", **given)).ok == made
+    granted = (await door.call(world, "acme-admin", "secrets.grant", **members)).ok
+    assert (granted["reference"], granted["siteId"], granted["scope"], granted["name"]) == (
+        REFERENCE,
+        berlin,
+        "tenant",
+        "bmc/root",
+    )
+    assert (await door.call(world, "acme-admin", "secrets.grant", **members)).ok == granted
     assert await code("acme-admin", "secrets.grant", siteId=osaka) == "NOT_FOUND"
     assert await code("acme-admin", "secrets.grant", siteId=shared) == "INVALID_ARGUMENT"
     assert await code("acme-admin", "secrets.grant", reference=theirs) == "NOT_FOUND"
     assert await code("acme-admin", "secrets.grant", reference="secret://tenant/acme/none") == "NOT_FOUND"
     assert await code("acme-admin", "secrets.grant", reference="secret://acme") == "INVALID_ARGUMENT"
-    assert (await door.call(world, "acme-viewer", "secrets.listGrants", tenantId="acme")).ok["items"] == [made]
+    assert (await door.call(world, "acme-viewer", "secrets.listGrants", tenantId="acme")).ok["items"] == [granted]
     assert (await door.call(world, "acme-viewer", "secrets.listGrants", siteId=osaka)).ok["items"] == []
     by = (await door.call(world, "acme-viewer", "secrets.listGrants", reference=REFERENCE, siteId=berlin)).ok
-    assert by["items"] == [made]
+    assert by["items"] == [granted]
     assert await code("acme-viewer", "secrets.revokeGrant") == "PERMISSION_DENIED"
-    assert (await door.call(world, "acme-admin", "secrets.revokeGrant", **given)).ok == made
+    assert (await door.call(world, "acme-admin", "secrets.revokeGrant", **members)).ok == granted
     assert await code("acme-admin", "secrets.revokeGrant") == "NOT_FOUND"
     assert [kind for kind, _ in await events(world, "security.secret.grant%")] == [
         "security.secret.granted",
@@ -291,7 +296,9 @@ async def test_the_value_is_nowhere_else(world: World, capsys: pytest.CaptureFix
 
 
 async def test_only_the_broker_reads_the_store(world: World) -> None:
-    """The API's role cannot read ciphertexts. The broker's can, and writes only to the journal, which it cannot read."""
+    """The API's role cannot read ciphertexts. The broker's can, and writes only to the journal, which it
+    cannot read.
+    """
     await put(world)
     api = world.services.access.database
     with pytest.raises(asyncpg.InsufficientPrivilegeError):

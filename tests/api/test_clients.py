@@ -36,7 +36,7 @@ PROGRAMS = {
 """For each folder, the commands that generate and compile the client, and the command that starts its program."""
 
 
-async def run(folder: Path, *command: str, given: str = "", **environment: str) -> tuple[int, str, str]:
+async def run(folder: Path, *command: str, input_text: str = "", **environment: str) -> tuple[int, str, str]:
     """Runs a command in ``folder`` with ``given`` as its input. Returns its exit status, output and error output."""
     program = shutil.which(command[0], path=PATH) if os.sep not in command[0] else str(folder / command[0])
     assert program, f"'{command[0]}' is needed to test the clients, and is not on the PATH: install Node.js 20 or newer"
@@ -49,7 +49,7 @@ async def run(folder: Path, *command: str, given: str = "", **environment: str) 
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, error = await process.communicate(given.encode())
+    out, error = await process.communicate(input_text.encode())
     assert process.returncode is not None
     return process.returncode, out.decode(), error.decode()
 
@@ -89,17 +89,17 @@ async def test_a_generated_client_does_the_main_job(world: World, name: str) -> 
     for command in build:
         await do(folder, *command)
     environment = {"BC_URL": world.url, "BC_API_KEY": world.keys["acme-admin"]}
-    status, out, error = await run(folder, *start, given=VALUE, **environment)
+    status, out, error = await run(folder, *start, input_text=VALUE, **environment)
     assert (status, error) == (0, "")
-    told: dict[str, Any] = json.loads(out)
+    report: dict[str, Any] = json.loads(out)
 
     viewer = (await world.graphql("acme-admin", "{ viewer { name tenantId actions } }"))["data"]["viewer"]
     sites = (await world.graphql("acme-admin", "{ sites { nodes { id name kind } } }"))["data"]["sites"]["nodes"]
-    assert told["viewer"] == viewer
-    assert told["sites"] == sites
+    assert report["viewer"] == viewer
+    assert report["sites"] == sites
     assert len(sites) > 2, "there is more than one page of two"
 
-    minted, replayed, revoked = told["minted"], told["replayed"], told["revoked"]
+    minted, replayed, revoked = report["minted"], report["replayed"], report["revoked"]
     assert re.fullmatch(BEARER_PATTERN, minted["token"])
     assert minted["siteToken"]["state"] == "ACTIVE"
     assert replayed == minted | {"token": None}
@@ -110,8 +110,8 @@ async def test_a_generated_client_does_the_main_job(world: World, name: str) -> 
     assert revoked["revokedAt"] == token["revoked_at"].isoformat().replace("+00:00", "Z")
 
     reference = "secret://tenant/acme/bmc/rack-1"
-    assert told["put"] == {"reference": reference, "version": 1}
-    assert told["again"] is None, "CONFLICT is heeded"
+    assert report["put"] == {"reference": reference, "version": 1}
+    assert report["again"] is None, "CONFLICT is heeded"
     assert await world.count("secret_versions") == 1
     assert await stored(world, reference, 1) == VALUE.encode()
     assert await world.count("audit_events", "operation = 'secrets.put' AND outcome = 'CONFLICT'") == 1

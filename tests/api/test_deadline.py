@@ -48,7 +48,9 @@ async def outcome(task: "asyncio.Task[Any]") -> str:
 
 
 async def test_each_ends_at_its_own_time() -> None:
-    """Requests begin one after another. Those done in time succeed; each of the others is UNAVAILABLE when its time ends."""
+    """Requests begin one after another. Those done in time succeed; each of the others is UNAVAILABLE when its time
+    ends.
+    """
     deadline, loop = Deadline(SECONDS, lambda _: None), asyncio.get_running_loop()
     works, tasks = [Work() for _ in range(6)], []
     ended: dict[int, float] = {}

@@ -113,13 +113,13 @@ async def test_t4_a_dead_token_answers_no_retry_either(world: World, end: str) -
     token_id, bearer = await mint(world, max_uses=2)
     keys = AgentKeys.generate()
     agent = (await enroll(world, bearer, keys)).json()
-    given = {"tenantId": "acme", "siteId": agent["siteId"]}
+    body = {"tenantId": "acme", "siteId": agent["siteId"]}
     if end == "revoke":
-        await world.post("acme-admin", "siteTokens/revoke", given | {"tokenId": token_id})
+        await world.post("acme-admin", "siteTokens/revoke", body | {"tokenId": token_id})
     elif end == "expire":
         await world.rows("UPDATE join_tokens SET created_at = now() - '2 h'::interval, expires_at = now()")
     else:
-        await world.post("acme-admin", "sites/delete", given)
+        await world.post("acme-admin", "sites/delete", body)
     refused = [await enroll(world, bearer, keys), await enroll(world, bearer), await enroll(world, unknown())]
     assert {answer.content for answer in refused} == {refused[0].content}
     assert code(refused[0]) == UNAUTHENTICATED
@@ -222,10 +222,10 @@ async def test_p4_a1_refusals_are_one(world: World) -> None:
     assert {(a.status_code, a.content, tuple(sorted(set(a.headers) - {"date"}))) for a in answers} == {
         (401, answers[0].content, tuple(sorted(set(answers[0].headers) - {"date"})))
     }
-    wanted = ["wrong_secret", "revoked", "expired", "exhausted", "wrong_address"]
-    found = await reasons(world)
-    assert [reason for *_, reason in found] == wanted
-    assert [actor for actor, *_ in found] == [f"site-token:{tokens[n][0]}" for n in tokens]
+    expected = ["wrong_secret", "revoked", "expired", "exhausted", "wrong_address"]
+    recorded = await reasons(world)
+    assert [reason for *_, reason in recorded] == expected
+    assert [actor for actor, *_ in recorded] == [f"site-token:{tokens[n][0]}" for n in tokens]
     rows = await world.rows(
         "SELECT DISTINCT tenant_id, data->>'address' FROM audit_events WHERE outcome = 'UNAUTHENTICATED'"
     )
@@ -235,9 +235,10 @@ async def test_p4_a1_refusals_are_one(world: World) -> None:
     assert float(REDEMPTIONS.labels("unknown")._value.get()) >= 1
 
 
+@pytest.mark.alone
 async def test_p4_refusals_take_the_same_time(database_url: str, tmp_path: Path) -> None:
-    """P4, A1: with argon2id at its real cost (20 ms and more), the median times of unknown, wrong, expired and malformed
-    tokens, sent in turn, differ by less than a fraction of one hash.
+    """P4, A1: with argon2id at its real cost (20 ms and more), the median times of unknown, wrong, expired and
+    malformed tokens, sent in turn, differ by less than a fraction of one hash.
     """
     limits = {"enroll_failures_per_address": 10_000, "enroll_failures_per_token": 10_000}
     real = {"argon2_time_cost": 2, "argon2_memory_kib": 19_456}
@@ -249,14 +250,14 @@ async def test_p4_refusals_take_the_same_time(database_url: str, tmp_path: Path)
         )
         kinds = {"unknown": unknown(), "wrong": wrong(known), "expired": expired, "malformed": known[:-1]}
         bodies = {kind: application(AgentKeys.generate(), bearer) for kind, bearer in kinds.items()}
-        taken: dict[str, list[float]] = {kind: [] for kind in kinds}
+        durations: dict[str, list[float]] = {kind: [] for kind in kinds}
         for _ in range(60):
             for kind, body in bodies.items():
                 began = time.perf_counter()
                 answer = await world.client.post("/api/compute/siteAgents/enroll", json=body)
-                taken[kind].append(time.perf_counter() - began)
+                durations[kind].append(time.perf_counter() - began)
                 assert answer.status_code == 401
-        medians = [statistics.median(times) for times in taken.values()]
+        medians = [statistics.median(times) for times in durations.values()]
         assert max(medians) - min(medians) < min(medians) / 6, medians
 
 
@@ -318,6 +319,7 @@ async def test_bad_input_is_named_and_never_echoed(world: World) -> None:
     assert (await world.rows("SELECT uses FROM join_tokens"))[0][0] == 0
 
 
+@pytest.mark.alone
 async def test_failures_are_limited_by_address_before_any_look(database_url: str, tmp_path: Path) -> None:
     """Wrong secrets from one address cost no argon2id, and no statement once the limit is reached. The response then
     says when to try again, also for the right secret. ``/healthz`` stays quick (P5, node 62861).
@@ -362,6 +364,7 @@ async def test_guesses_at_a_token_shut_its_owner_not_out(database_url: str, tmp_
         assert code(await enroll(world, bearer)) == ("OK", 200)
 
 
+@pytest.mark.alone
 async def test_p5_many_redemptions_at_once_do_not_block(database_url: str, tmp_path: Path) -> None:
     """P5 (node 62861): ``/healthz`` answers during 80 enrolments that each cost a real argon2id. Enrolments beyond the
     bound of the queue get RESOURCE_EXHAUSTED, which costs no use.
@@ -432,8 +435,8 @@ async def test_t6_an_agent_outlives_its_token(world: World) -> None:
 
 
 async def test_v6_revoking_a_token_cuts_its_agents_if_asked(world: World) -> None:
-    """V6 (kibana 87979): without ``revokeAgents`` the agents stay enrolled. With it, they lose access and lease at once,
-    also if the token was revoked before. ``SiteToken.agents`` lists the affected agents beforehand.
+    """V6 (kibana 87979): without ``revokeAgents`` the agents stay enrolled. With it, they lose access and lease at
+    once, also if the token was revoked before. ``SiteToken.agents`` lists the affected agents beforehand.
     """
     token_id, bearer = await mint(world, max_uses=2)
     one, two = await join(world, token=bearer), await join(world, token=bearer)
@@ -445,10 +448,10 @@ async def test_v6_revoking_a_token_cuts_its_agents_if_asked(world: World) -> Non
     shown = (await world.graphql("acme-admin", query, id=token_id))["data"]["node"]["agents"]
     assert shown["totalCount"] == 2
     assert {node["id"] for node in shown["nodes"]} == {one.id, two.id}
-    given = {"tenantId": "acme", "siteId": one.site_id, "tokenId": token_id}
-    assert (await world.post("acme-admin", "siteTokens/revoke", given)).status_code == 200
+    body = {"tenantId": "acme", "siteId": one.site_id, "tokenId": token_id}
+    assert (await world.post("acme-admin", "siteTokens/revoke", body)).status_code == 200
     assert (await one.renew(world, epoch))["held"]
-    answer = await world.post("acme-admin", "siteTokens/revoke", given | {"revokeAgents": True})
+    answer = await world.post("acme-admin", "siteTokens/revoke", body | {"revokeAgents": True})
     assert answer.status_code == 200
     assert await one.refusal(world, "compute/bootLeases/renew", epoch=epoch) == UNAUTHENTICATED
     assert await two.refusal(world, "compute/siteAgents/self") == UNAUTHENTICATED
@@ -459,6 +462,6 @@ async def test_v6_revoking_a_token_cuts_its_agents_if_asked(world: World) -> Non
     assert ("compute.boot-lease.released", "revoked") in [
         (kind, data.get("reason")) for kind, data in await events(world, "compute.boot-lease.%")
     ]
-    again = await world.post("acme-admin", "siteTokens/revoke", given | {"revokeAgents": True})
+    again = await world.post("acme-admin", "siteTokens/revoke", body | {"revokeAgents": True})
     assert again.status_code == 200
     assert len(await events(world, "security.site-agent.revoked")) == 2

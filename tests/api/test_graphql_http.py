@@ -59,15 +59,17 @@ async def door() -> Door:
 @pytest.fixture
 async def client(door: Door) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the door that accepts the modern media type."""
-    async with client_of(door, accept=RESPONSE_JSON) as made:
-        yield made
+    async with client_of(door, accept=RESPONSE_JSON) as opened:
+        yield opened
 
 
 # --- the specification -----------------------------------------------------------------------------------------------
 
 
 async def test_the_audit_of_the_specification(database_url: str, tmp_path: Path) -> None:
-    """The whole server passes all 61 audits of `graphql-http`. They need introspection, which `bcd dev` turns on too."""
+    """The whole server passes all 61 audits of `graphql-http`. They need introspection, which `bcd dev`
+    turns on too.
+    """
     npm, node = shutil.which("npm"), shutil.which("node")
     assert npm, "the audits need Node.js"
     assert node
@@ -140,7 +142,9 @@ async def test_what_is_preferred(accept: str, chosen: str | None) -> None:
 async def test_status_and_media_type(
     door: Door, accept: str, body: Any, statuses: tuple[int, int], code: str | None
 ) -> None:
-    """With the modern type, requests that did not run get a 4xx. With plain JSON, every well-formed request gets a 200."""
+    """With the modern type, requests that did not run get a 4xx. With plain JSON, every well-formed request
+    gets a 200.
+    """
     async with client_of(door, accept=accept) as client:
         answer = await client.post("/graphql", json=body)
     assert answer.status_code == statuses[accept == PLAIN_JSON]
@@ -155,15 +159,15 @@ async def test_status_and_media_type(
 async def test_by_get(client: httpx.AsyncClient) -> None:
     """Queries run by GET with JSON in their parameters. Bad parameters are named."""
     query = "query A($n: Int) { things(first: $n) { id } } query B { __typename }"
-    given = {"query": query, "variables": '{"n": 1}', "operationName": "A", "extensions": "{}"}
-    answer = await client.get("/graphql", params=given)
+    parameters = {"query": query, "variables": '{"n": 1}', "operationName": "A", "extensions": "{}"}
+    answer = await client.get("/graphql", params=parameters)
     assert answer.json() == {"data": {"things": [{"id": "t0"}]}}
     assert answer.headers["cache-control"] == "no-store"
     for bad, path in (
-        (given | {"variables": "{"}, "variables"),
-        (given | {"variables": "[]"}, "variables"),
-        (given | {"variables": "[" * 20_000}, "variables"),
-        (given | {"extensions": "1"}, "extensions"),
+        (parameters | {"variables": "{"}, "variables"),
+        (parameters | {"variables": "[]"}, "variables"),
+        (parameters | {"variables": "[" * 20_000}, "variables"),
+        (parameters | {"extensions": "1"}, "extensions"),
         ({}, "query"),
         ({"query": ""}, "query"),
     ):
@@ -226,8 +230,17 @@ async def test_no_credential_has_one_answer(door: Door) -> None:
     """Every missing or bad credential gets 401 with the scheme and the same bytes."""
     async with client_of(door) as client:
         bodies = set()
-        for given in (None, "", "Bearer", "Bearer ", "Bearer nope", f"Basic {KEY}", KEY, "Bearer " + "x" * 20_000):
-            headers = {} if given is None else {"authorization": given}
+        for authorization in (
+            None,
+            "",
+            "Bearer",
+            "Bearer ",
+            "Bearer nope",
+            f"Basic {KEY}",
+            KEY,
+            "Bearer " + "x" * 20_000,
+        ):
+            headers = {} if authorization is None else {"authorization": authorization}
             client.headers.pop("authorization", None)
             answer = await client.post("/graphql", json={"query": "{ __typename }"}, headers=headers)
             assert answer.status_code == 401
@@ -349,7 +362,9 @@ async def test_numbers_beyond_all_bounds(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_large_body_is_refused_unread(door: Door) -> None:
-    """A large body gets 413: at once by its declared length, and in chunks as soon as it is too large, unread beyond that."""
+    """A large body gets 413: at once by its declared length, and in chunks as soon as it is too large, unread beyond
+    that.
+    """
     async with listening(door) as port:
         head = post(b"").replace(b"content-length: 0", b"content-length: 100001")
         status, headers, answer = await raw(port, head)

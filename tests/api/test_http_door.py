@@ -1,4 +1,4 @@
-"""The HTTP door: what it takes, how it refuses, and that nothing a client can send is an internal error."""
+"""Tests the HTTP door: what it accepts, how it refuses, and that no input causes an internal error."""
 
 import json
 import time
@@ -65,7 +65,7 @@ TEXTS = [
 async def world(
     cluster: EmbeddedPostgres, template: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[World]:
-    """One server for all of this module."""
+    """One server for all tests of this file."""
     async with (
         new_database(cluster, template) as url,
         make_world(url, tmp_path_factory.mktemp("door"), enroll_failures_per_address=100_000) as made,
@@ -74,21 +74,21 @@ async def world(
 
 
 class Agent:
-    """An enrolled agent, whose credential is new for each request."""
+    """An enrolled agent, which makes a new JWT for each request."""
 
     def __init__(self, keys: AgentKeys, agent_id: str) -> None:
         self._keys, self._id = keys, agent_id
 
     def headers(self) -> dict[str, str]:
-        """The headers of one request."""
+        """Returns the headers of one request."""
         return {"authorization": f"Bearer {self._keys.request_token(self._id, time.time())}"}
 
 
 @pytest.fixture(scope="module")
 async def agent(world: World) -> Agent:
     """An agent of acme's site in Berlin."""
-    given = {"tenantId": "acme", "siteId": await world.site_id("Acme Berlin"), "ttlSeconds": 600}
-    token = (await world.post("acme-admin", "siteTokens/create", given | {"idempotencyKey": "agent"})).json()["token"]
+    mint = {"tenantId": "acme", "siteId": await world.site_id("Acme Berlin"), "ttlSeconds": 600}
+    token = (await world.post("acme-admin", "siteTokens/create", mint | {"idempotencyKey": "agent"})).json()["token"]
     keys = AgentKeys.generate()
     body = {"token": token, "name": "a", "publicKey": public_jwk(keys.signing), "encryptionKey": keys.encryption_key}
     answer = await world.post(None, "siteAgents/enroll", body)
@@ -97,14 +97,14 @@ async def agent(world: World) -> Agent:
 
 
 def headers_for(world: World, agent: Agent, path: str) -> dict[str, str]:
-    """Of a caller who is let in at ``path``."""
+    """Returns the headers of a caller that may call ``path``."""
     if path in OPEN:
         return {}
     return agent.headers() if path in SIGNED else world.headers("acme-admin")
 
 
 def problem(answer: Any, code: str) -> dict[str, Any]:
-    """The RFC 9457 document that an answer must be."""
+    """Asserts that a response is an RFC 9457 document with this code, and returns the document."""
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers["cache-control"] == "no-store"
     document: dict[str, Any] = answer.json()
@@ -116,12 +116,12 @@ def problem(answer: Any, code: str) -> dict[str, Any]:
     return document
 
 
-# --- who -------------------------------------------------------------------------------------------------------------
+# --- authentication ---------------------------------------------------------------------------------------------------
 
 
 async def test_every_method_asks_who_calls_first(world: World) -> None:
-    """No, malformed, unknown and mangled credentials are UNAUTHENTICATED with one body, whatever the request holds;
-    only enrolment takes none, since its token is in the body.
+    """Missing, malformed, unknown and altered credentials get UNAUTHENTICATED with one body, whatever the request
+    holds. Only enrolment needs no credential, because its token is in the body.
     """
     key = world.keys["acme-admin"]
     credentials: list[str | None] = [None, "", "x", "bck_x.y", key[:-1] + ("0" if key[-1] != "0" else "1"), key + "0"]
@@ -145,7 +145,7 @@ async def test_every_method_asks_who_calls_first(world: World) -> None:
 
 
 async def test_a_credential_that_comes_twice_is_none(world: World) -> None:
-    """Neither the first counts nor the last, though either would do alone: which one a proxy looked at is unknown."""
+    """Two credentials are refused although either would be accepted alone, since a proxy may have checked the other."""
     ours, theirs = (f"authorization: Bearer {world.keys[name]}" for name in ("acme-admin", "globex-admin"))
     for path, body in ((LIST, b"{}"), ("/graphql", b'{"query": "{ viewer { name } }"}')):
         for one in (ours, theirs):
@@ -156,7 +156,7 @@ async def test_a_credential_that_comes_twice_is_none(world: World) -> None:
 
 
 async def test_keys_and_jwts_do_not_open_the_others_door(world: World, agent: Agent) -> None:
-    """An API key is nobody at the agents' methods, and an agent's JWT is nobody at the operators'."""
+    """An API key is refused by the methods of agents, and the JWT of an agent by the methods of operators."""
     for path in PATHS:
         if path in OPEN:
             continue
@@ -164,11 +164,11 @@ async def test_keys_and_jwts_do_not_open_the_others_door(world: World, agent: Ag
         problem(await world.client.post(path, json=http_body(path), headers=headers), "UNAUTHENTICATED")
 
 
-# --- how -------------------------------------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------------------
 
 
 async def test_only_post_and_only_the_exact_path(world: World) -> None:
-    """405 with ``Allow``; 404 for any other path; no redirect to one."""
+    """Other methods get 405 with ``Allow``. Every other path gets 404, and none is redirected."""
     headers = world.headers("acme-admin")
     for path in PATHS:
         for method in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"):
@@ -193,11 +193,11 @@ async def test_only_post_and_only_the_exact_path(world: World) -> None:
 
 
 async def test_g5_g6_only_json_is_taken(world: World) -> None:
-    """G5 (Strawberry CVE-2024-47082), G6: what a page of another origin can send without asking is 415 at both doors,
-    and nothing happened; exactly JSON in UTF-8 runs.
+    """G5 (Strawberry CVE-2024-47082), G6: content types that a page of another origin can send without a preflight get
+    415 at both doors, and nothing happens. Only JSON in UTF-8 is accepted.
     """
     key = world.keys["acme-admin"]
-    given = json.dumps({"tenantId": "acme", "name": "g6", "value": "v"}).encode()
+    put = json.dumps({"tenantId": "acme", "name": "g6", "value": "v"}).encode()
     mutation = 'mutation { putSecret(input: {tenantId: "acme", name: "g6", value: "v"}) { version } }'
     document = json.dumps({"query": mutation}).encode()
     parts = b'--x\r\ncontent-disposition: form-data; name="operations"\r\n\r\n' + document + b"\r\n--x--\r\n"
@@ -220,31 +220,31 @@ async def test_g5_g6_only_json_is_taken(world: World) -> None:
         None,
     ):
         lines = [] if content_type is None else [f"content-type: {content_type}"]
-        for path, body in ((PUT, given), (PUT, parts), ("/graphql", document), ("/graphql", parts)):
+        for path, body in ((PUT, put), (PUT, parts), ("/graphql", document), ("/graphql", parts)):
             answer = await send(world.url, request("POST", path, body, *lines, key=key))
             assert answer.status == 415, (content_type, path)
             assert b"accept-post: application/json" in answer.head.lower()
-    twice = request("POST", PUT, given, JSON, "content-type: text/plain", key=key)
+    twice = request("POST", PUT, put, JSON, "content-type: text/plain", key=key)
     assert (await send(world.url, twice)).status == 415
     assert await world.count("secrets", "name = 'g6'") == 0
     for content_type in ("application/json", "application/json; charset=utf-8", 'Application/JSON;CHARSET="UTF-8"'):
-        for path, body in ((PUT, given), ("/graphql", document)):
+        for path, body in ((PUT, put), ("/graphql", document)):
             answer = await send(world.url, request("POST", path, body, f"content-type: {content_type}", key=key))
             assert answer.status == 200, content_type
     assert await world.count("secret_versions") == 6
 
 
 async def test_a_body_of_a_mebibyte_and_no_more(world: World) -> None:
-    """1 MiB is read; a byte more is 413 by its declared length, unread, and as soon as it is known in chunks."""
+    """1 MiB is read. One more byte gets 413: unread if the length is declared, and as soon as it is known in chunks."""
     key = world.keys["acme-admin"]
     bound = world.settings.max_body_bytes
     assert bound == 1_048_576
     for path, body in ((LIST, b"{}"), ("/graphql", b'{"query": "{ __typename }"}')):
         assert (await send(world.url, request("POST", path, body.ljust(bound), JSON, key=key))).status == 200
-        declared = request("POST", path, b"", JSON, f"content-length: {bound + 1}", key=key)  # no byte of it comes
+        declared = request("POST", path, b"", JSON, f"content-length: {bound + 1}", key=key)  # no byte of it is sent
         chunked = request("POST", path, b"", JSON, "transfer-encoding: chunked", key=key)
         chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
-        for each in (declared, chunked + chunk * 16 + b"1\r\n \r\n"):  # and the body never ends
+        for each in (declared, chunked + chunk * 16 + b"1\r\n \r\n"):  # the body never ends
             answer = await send(world.url, each)
             assert answer.status == 413
             assert b"connection: close" in answer.head.lower()
@@ -253,7 +253,7 @@ async def test_a_body_of_a_mebibyte_and_no_more(world: World) -> None:
         whole = chunked + b"2\r\n{}\r\n" + b"0\r\n\r\n"
         assert (await send(world.url, whole)).status == (200 if path == LIST else 400)
     for lines in (
-        ["content-length: 2", "transfer-encoding: chunked"],  # what request smuggling is made of
+        ["content-length: 2", "transfer-encoding: chunked"],  # such a pair is used for request smuggling
         ["content-length: 2", "content-length: 3"],
         ["content-length: +2"],
         ["content-length: 0x2"],
@@ -263,12 +263,14 @@ async def test_a_body_of_a_mebibyte_and_no_more(world: World) -> None:
         assert answer.status == 400, lines
 
 
-# --- what ------------------------------------------------------------------------------------------------------------
+# --- inputs ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_g7_no_body_is_an_internal_error(world: World, agent: Agent, path: str) -> None:
-    """G7: JSON nested 100,000 deep, bad UTF-8, lone surrogates, NUL, and what is no JSON object: INVALID_ARGUMENT."""
+    """G7: JSON nested 100,000 deep, bad UTF-8, lone surrogates, NUL, and anything but an object get
+    INVALID_ARGUMENT.
+    """
     for name, body in HOSTILE.items():
         headers = headers_for(world, agent, path) | {"content-type": "application/json"}
         answer = await world.client.post(path, content=body, headers=headers)
@@ -277,8 +279,8 @@ async def test_g7_no_body_is_an_internal_error(world: World, agent: Agent, path:
 
 
 async def test_g7_no_text_in_any_member_is_an_internal_error(world: World, agent: Agent) -> None:
-    """G7: at each member of each method that takes a text: INVALID_ARGUMENT that names it, or fine; never 500, and the
-    text is not in the refusal.
+    """G7: each text for each text member of each method is accepted, or gets INVALID_ARGUMENT that names the member.
+    It never causes a 500, and the refusal does not repeat the text.
     """
     for place in http_places():
         for text in TEXTS:
@@ -289,9 +291,9 @@ async def test_g7_no_text_in_any_member_is_an_internal_error(world: World, agent
             assert answer.status_code in {200, 400, 401, 403, 404, 409}, where
             if answer.status_code == 400:
                 fields = {fault["path"] for fault in answer.json()["fields"]}
-                # a lone surrogate is no JSON text, so the body as a whole is at fault
+                # A lone surrogate is not valid JSON text, so the error is about the whole body.
                 expected = ".".join(map(str, place.member))
-                named = {expected, place.member[0], "proof"} & fields  # a proof is of all members of its key
+                named = {expected, place.member[0], "proof"} & fields  # a proof covers all members of its key
                 assert "\ud800" <= text[-1] <= "\udfff" or named, where
             if answer.status_code != 200 and len(text) > 2 and text != "%00":
                 assert json.dumps(text)[1:-1] not in answer.text, where
@@ -300,7 +302,7 @@ async def test_g7_no_text_in_any_member_is_an_internal_error(world: World, agent
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_no_type_in_any_member_is_an_internal_error(world: World, agent: Agent, path: str) -> None:
-    """Each member of the wrong type, null, nested, or beyond its bounds: never 500; unknown members are named."""
+    """A member that is null, nested, out of bounds or of a wrong type never causes a 500. Unknown members are named."""
     good = http_body(path)
     values: list[Any] = [None, True, 0, -1, 2**31, 2**63, 2**64, 10**30, 1.5, 1e308, [], {}, [[]], [None], {"a": 1}, ""]
     schema = OPENAPI["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
@@ -315,8 +317,8 @@ async def test_no_type_in_any_member_is_an_internal_error(world: World, agent: A
 
 
 async def test_an_unknown_member_is_named_only_if_it_could_be_one(world: World) -> None:
-    """A value that slipped into a name is not told back, nor are more than a hundred faults."""
-    for name, told in (
+    """The error does not repeat a name that may be a value, and lists at most a hundred faults."""
+    for name, path in (
         ("secretValu", "secretValu"),
         ("snake_case", "snake_case"),
         ("correct horse battery", "*"),
@@ -326,17 +328,17 @@ async def test_an_unknown_member_is_named_only_if_it_could_be_one(world: World) 
         ("", "*"),
     ):
         answer = await world.post("acme-admin", "sites/list", {name: 1})
-        assert problem(answer, "INVALID_ARGUMENT")["fields"] == [{"path": told, "message": "unknown field"}]
+        assert problem(answer, "INVALID_ARGUMENT")["fields"] == [{"path": path, "message": "unknown field"}]
     answer = await world.post("acme-admin", "sites/list", {f"m{number}": 1 for number in range(5000)})
     assert len(problem(answer, "INVALID_ARGUMENT")["fields"]) == 100
 
 
 async def test_every_code_has_its_status(world: World) -> None:
-    """The table of the errors, met at the door: each code that a test can bring about, with its status."""
+    """Each error code that a request can cause has the status of the table."""
     berlin, osaka = await world.site_id("Acme Berlin"), await world.site_id("Globex")
     token = {"tenantId": "acme", "siteId": berlin, "ttlSeconds": 600, "idempotencyKey": "codes"}
-    made = {"tenantId": "acme", "kind": "custom", "name": "gone", "region": "r", "idempotencyKey": "codes"}
-    gone = (await world.post("acme-admin", "sites/create", made)).json()["id"]
+    site = {"tenantId": "acme", "kind": "custom", "name": "gone", "region": "r", "idempotencyKey": "codes"}
+    gone = (await world.post("acme-admin", "sites/create", site)).json()["id"]
     await world.post("acme-admin", "sites/delete", {"tenantId": "acme", "siteId": gone})
     await world.post("acme-admin", "siteTokens/create", token)
     met = {}
@@ -359,7 +361,7 @@ async def test_every_code_has_its_status(world: World) -> None:
 
 
 async def test_the_small_routes(world: World, tmp_path: Path) -> None:
-    """``/healthz``, ``/readyz``, ``/metrics`` and the OpenAPI document need no credential; what is unknown is 404."""
+    """``/healthz``, ``/readyz``, ``/metrics`` and the OpenAPI document need no credential. Other paths get 404."""
     assert (await world.client.get("/healthz")).json() == {"status": "ok"}
     assert (await world.client.get("/readyz")).json() == {"status": "ready"}
     metrics = await world.client.get("/metrics")

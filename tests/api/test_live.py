@@ -1,4 +1,4 @@
-"""Live updates: the subscription over WebSocket and server-sent events, and the HTTP door's watch."""
+"""Tests live updates: the GraphQL subscription over WebSocket and server-sent events, and the HTTP door's watch."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ SUBSCRIBE = "subscription ($after: Int) { siteEvents(after: $after) { position t
 
 @asynccontextmanager
 async def websocket(world: World, caller: str | None = "acme-admin", **options: Any) -> AsyncIterator[ClientConnection]:
-    """A socket that has been acknowledged, unless ``caller`` is None."""
+    """Yields a WebSocket whose connection is acknowledged, or only opened if ``caller`` is None."""
     url = world.url.replace("http:", "ws:") + "/graphql"
     async with connect(url, subprotocols=["graphql-transport-ws"], **options) as socket:  # type: ignore[list-item]
         if caller is not None:
@@ -52,12 +52,14 @@ async def close_code(socket: ClientConnection) -> int:
 
 
 async def mint(world: World, caller: str, tenant: str, site: str, key: str) -> None:
-    given = {"tenantId": tenant, "siteId": site, "ttlSeconds": 600, "idempotencyKey": key}
-    assert (await world.post(caller, "siteTokens/create", given)).status_code == 200
+    body = {"tenantId": tenant, "siteId": site, "ttlSeconds": 600, "idempotencyKey": key}
+    assert (await world.post(caller, "siteTokens/create", body)).status_code == 200
 
 
 async def test_a_subscriber_sees_its_own_events_and_no_others(world: World) -> None:
-    """Events of globex, and of tokens on a shared site, are not acme's; a rename of the shared site is."""
+    """A caller of acme sees no events of globex or of tokens on a shared site. It sees that the shared site
+    is renamed.
+    """
     berlin, osaka, shared = [await world.site_id(name) for name in ("Acme Berlin", "Globex Osaka", "Frankfurt")]
     async with websocket(world) as socket:
         await subscribe(socket, after=0)
@@ -78,7 +80,7 @@ async def test_a_subscriber_sees_its_own_events_and_no_others(world: World) -> N
 
 
 async def test_a_revoked_key_ends_the_stream(world: World) -> None:
-    """The revocation is notified, so the stream ends at once although nothing else happens."""
+    """The server is notified of the revocation, so the stream ends at once although nothing else happens."""
     async with websocket(world) as socket:
         await subscribe(socket)
         await subscribe(socket, "2", "{ viewer { name } }")
@@ -90,7 +92,7 @@ async def test_a_revoked_key_ends_the_stream(world: World) -> None:
 
 
 async def test_g4_subscribe_without_init_is_closed(world: World) -> None:
-    """G4 (Strawberry CVE-2026-35523): no operation before ``connection_init``, and no legacy protocol."""
+    """G4 (Strawberry CVE-2026-35523): an operation before ``connection_init`` and the legacy protocol are refused."""
     async with websocket(world, None) as socket:
         await subscribe(socket)
         assert await close_code(socket) == 4401
@@ -108,7 +110,7 @@ async def test_g4_a_flood_of_operations_is_bounded(world: World) -> None:
 
 
 async def test_a_bad_credential_or_origin_is_refused(world: World) -> None:
-    """Closed with 4403; a page of another origin does not even get the handshake."""
+    """A bad credential closes the connection with 4403. The handshake of a page of another origin is refused."""
     async with websocket(world, None) as socket:
         await socket.send(json.dumps({"type": "connection_init", "payload": {"authorization": "Bearer nonsense"}}))
         assert await close_code(socket) == 4403
@@ -118,7 +120,7 @@ async def test_a_bad_credential_or_origin_is_refused(world: World) -> None:
 
 
 async def test_an_operation_that_is_refused_is_an_error_message(world: World) -> None:
-    """Validation errors come as the protocol's ``error``; the connection goes on."""
+    """Validation errors are sent as an ``error`` message of the protocol, and the connection stays open."""
     async with websocket(world) as socket:
         await subscribe(socket, "1", "subscription { nothing }")
         refused = await received(socket)
@@ -131,7 +133,7 @@ async def test_an_operation_that_is_refused_is_an_error_message(world: World) ->
 
 
 async def lines(response: httpx.Response) -> AsyncIterator[dict[str, str]]:
-    """The events of a stream, as their fields."""
+    """Yields the fields of each event of a stream."""
     event: dict[str, str] = {}
     async for line in response.aiter_lines():
         if line == "" and event:
@@ -143,7 +145,7 @@ async def lines(response: httpx.Response) -> AsyncIterator[dict[str, str]]:
 
 
 async def until(response: httpx.Response, mints: int) -> list[dict[str, str]]:
-    """The events of a stream up to the one of the ``mints``-th new token."""
+    """Returns the events of a stream up to that of the new token with the number ``mints``."""
     seen = []
     async for event in lines(response):
         seen.append(event)
@@ -154,7 +156,7 @@ async def until(response: httpx.Response, mints: int) -> list[dict[str, str]]:
 
 
 async def test_watch_resumes_without_loss_or_repeat(world: World) -> None:
-    """``Last-Event-ID`` goes on after that event, whatever happened meanwhile."""
+    """``Last-Event-ID`` resumes after that event and includes all events since."""
     berlin = await world.site_id("Acme Berlin")
     headers = world.headers("acme-admin")
     for number in range(3):
@@ -174,7 +176,9 @@ async def test_watch_resumes_without_loss_or_repeat(world: World) -> None:
 
 
 async def test_watch_refuses_by_status(world: World) -> None:
-    """No stream begins for a bad credential, a bad position, or a tenant that does not exist for the caller."""
+    """A bad credential, a bad position, or a tenant or site that the caller cannot see gets an error
+    status, no stream.
+    """
     for caller, query, status in (
         (None, "", 401),
         ("acme-admin", "?after=x", 400),
@@ -186,7 +190,7 @@ async def test_watch_refuses_by_status(world: World) -> None:
 
 
 async def test_subscription_over_server_sent_events(world: World) -> None:
-    """GraphQL over SSE, distinct connections mode: ``next`` events, then ``complete``."""
+    """GraphQL over SSE in distinct connections mode sends ``next`` events, then ``complete``."""
     headers = world.headers("acme-admin", accept="text/event-stream")
     body = {"query": SUBSCRIBE, "variables": {"after": 0}}
     await mint(world, "acme-admin", "acme", await world.site_id("Acme Berlin"), "k")
@@ -202,7 +206,9 @@ async def test_subscription_over_server_sent_events(world: World) -> None:
 
 
 async def test_idle_followers_ask_nothing(world: World) -> None:
-    """A thousand idle followers: no statement runs until something happens, then a handful serves them all."""
+    """A thousand idle followers cause no statement until an event happens. Then at most four statements
+    serve them all.
+    """
     feed = world.services[Feed]
     view_rows: list[int] = []
 

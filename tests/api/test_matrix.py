@@ -1,6 +1,7 @@
-"""The role-by-operation matrix: who may do what, as one text that a change of it has to show in its diff.
+"""Tests who may call which operation: the matrix of roles and operations agrees with its snapshot.
 
-``python -m tests.api.test_matrix`` writes it anew. An operation without a row fails the test.
+The snapshot is one text, so that every change of the matrix is visible in a diff. ``python -m tests.api.test_matrix``
+writes it anew. An operation without a row fails the test.
 """
 
 import asyncio
@@ -42,7 +43,9 @@ Written by `python -m tests.api.test_matrix`; both doors answer alike.
 
 
 class Target(NamedTuple):
-    """What one caller's calls are about: a site of its own, for it changes the site."""
+    """The objects that the calls of one caller are about. Each caller has a site of its own, because it changes the
+    site.
+    """
 
     site: str
     shared: str
@@ -92,11 +95,11 @@ ROWS: list[tuple[str, str, Members]] = [
     ("revoke an agent", "siteAgents.revoke", lambda t: ACME | {"agentId": t.agent}),
     ("delete a site", "sites.delete", lambda t: ACME | {"siteId": t.site}),
 ]
-"""A row's name, its operation and its input. The site's deletion comes last."""
+"""The name of each row, its operation and its input. The deletion of the site comes last."""
 
 
 class Caller(NamedTuple):
-    """A column: a role on a level, as an identity of a tenant; no role: without any binding."""
+    """A column: an identity of a tenant with a role on a level, or without any binding if the role is None."""
 
     level: str
     role: Role | None
@@ -116,26 +119,26 @@ CALLERS = [
 
 
 async def prepare(world: World, caller: Caller, number: str) -> tuple[str | None, Target]:
-    """A key of a new identity bound as the column says, and what its calls are about."""
+    """Returns the key of a new identity with the binding of the column, and the objects that its calls are about."""
     async with world.owner.transaction() as tx:
-        made = await sites.create(tx, SiteDraft("acme", SiteKind.CUSTOM, "own", "r", [], None, "matrix", number))
+        own = await sites.create(tx, SiteDraft("acme", SiteKind.CUSTOM, "own", "r", [], None, "matrix", number))
         shared = await sites.create(tx, SiteDraft("root", SiteKind.SHARED, "all", "r", [], None, "matrix", number))
-    assert made is not None
+    assert own is not None
     assert shared is not None
-    given = ACME | {"siteId": made.id, "ttlSeconds": 60, "idempotencyKey": number}
-    token = (await HTTP.call(world, "acme-admin", "siteTokens.create", **given)).ok
+    members = ACME | {"siteId": own.id, "ttlSeconds": 60, "idempotencyKey": number}
+    token = (await HTTP.call(world, "acme-admin", "siteTokens.create", **members)).ok
     agent = await join(world, token=token["token"])
     secret = (await HTTP.call(world, "acme-admin", "secrets.put", **ACME, name=f"of/{number}", value="v")).ok[
         "reference"
     ]
-    await HTTP.call(world, "acme-admin", "secrets.grant", **ACME, siteId=made.id, reference=secret)
-    target = Target(made.id, shared.id, token["id"], agent.id, secret)
+    await HTTP.call(world, "acme-admin", "secrets.grant", **ACME, siteId=own.id, reference=secret)
+    target = Target(own.id, shared.id, token["id"], agent.id, secret)
     if caller.level == "nobody":
         return None, target
     levels: dict[str, Resource] = {
         "fleet": FLEET,
         "tenant": tenant_resource("acme"),
-        "site": site_resource("acme", made.id),
+        "site": site_resource("acme", own.id),
         "other": tenant_resource("globex"),
     }
     async with world.owner.transaction() as tx:
@@ -146,13 +149,13 @@ async def prepare(world: World, caller: Caller, number: str) -> tuple[str | None
 
 
 async def column(world: World, door: Door, caller: Caller, number: str) -> list[str]:
-    """What the caller gets for each row."""
+    """Returns the result of each row for one caller."""
     key, target = await prepare(world, caller, number)
     return [WORDS[(await door.call(world, key, name, **members(target))).code] for _, name, members in ROWS]
 
 
 async def matrix(world: World, door: Door) -> str:
-    """The whole text."""
+    """Returns the text of the whole matrix for one door."""
     columns = [await column(world, door, caller, f"{door.name}-{n}") for n, caller in enumerate(CALLERS)]
     heads = [[caller.level for caller in CALLERS], [caller.role or "" for caller in CALLERS]]
     lines = [["", *heads[0]], ["", *heads[1]]]
@@ -165,13 +168,13 @@ async def matrix(world: World, door: Door) -> str:
 
 
 def test_every_operation_has_a_row() -> None:
-    """A new operation is not left out."""
+    """Every operation of the registry has a row, and every row an operation."""
     assert {operation for _, operation, _ in ROWS} == {operation.name for operation in OPERATIONS}
 
 
 @pytest.mark.parametrize("door", [GRAPHQL, HTTP], ids=lambda door: door.name)
 async def test_roles_may_do_what_the_snapshot_says(world: World, door: Door) -> None:
-    """Each role on each level, for every operation, at both doors."""
+    """The results of each role on each level, for every operation at both doors, agree with the snapshot."""
     assert await matrix(world, door) == SNAPSHOT.read_text()
 
 

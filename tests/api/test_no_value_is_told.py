@@ -1,6 +1,6 @@
-"""A secret's value, sent in every wrong way that there is, through GraphQL's door: told to nobody, written nowhere.
+"""Tests that GraphQL responses and logs never hold the value of a secret, however wrongly a client sends it.
 
-A name in a document is another matter: it is the client's to keep a value out of there.
+Names in a document are not covered: a client must not use a value as a name.
 """
 
 import json
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.anyio
 
 
 def literal(text: str) -> dict[str, Any]:
-    """A put whose input is a literal."""
+    """Returns a put whose input is a literal."""
     return {"query": f"mutation {{ put(input: {text}) }}"}
 
 
 def variable(**members: Any) -> dict[str, Any]:
-    """A put whose input is a variable."""
+    """Returns a put whose input is a variable."""
     return {"query": PUT, "variables": {"input": GOOD | {"value": SENTINEL} | members}}
 
 
@@ -101,20 +101,20 @@ RAW = [
 
 
 async def test_no_value_is_told_or_logged() -> None:
-    """G8, L4, L6: a value, however it is sent, is in no answer and no line of any log; by either method."""
+    """G8, L4, L6: a value sent in any way, by GET or POST, is in no response and in no line of the log."""
     with server_log() as logged:
         answers = await all_answers()
-    told, log = b"".join(answers), logged.getvalue()
-    assert b"INVALID_ARGUMENT" in told
-    assert b"INTERNAL" in told
+    bodies, log = b"".join(answers), logged.getvalue()
+    assert b"INVALID_ARGUMENT" in bodies
+    assert b"INTERNAL" in bodies
     for encoded in (SENTINEL, BARE, SENTINEL[:12]):
-        assert encoded.encode() not in told
+        assert encoded.encode() not in bodies
         assert encoded not in log
     assert log.count('"event": "request"') >= len(answers) - 1, "the log was on"
 
 
 async def all_answers() -> list[bytes]:
-    """What is answered to all of them, in each way that they can be sent."""
+    """Sends all requests in each way that they can be sent, and returns the bodies of the responses."""
     answers: list[bytes] = []
     async with listening(Door()) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: valid, complete, and true of the running server."""
+"""Tests that the OpenAPI document is valid and complete, and that the running server keeps it."""
 
 import asyncio
 import sys
@@ -22,8 +22,8 @@ CHECKS = (
 
 
 async def test_the_server_does_what_the_document_says(world: World, tmp_path: Path) -> None:
-    """Schemathesis makes requests of the document, right and wrong ones: each answer has a status, a content type and
-    a body of the document, wrong input is refused, and nothing is a fault of the server.
+    """Schemathesis makes valid and invalid requests from the document. Each response has a status, a content type and
+    a body that the document names. Invalid input is refused, and nothing causes a fault of the server.
     """
     process = await asyncio.create_subprocess_exec(
         str(Path(sys.executable).with_name("schemathesis")),
@@ -40,7 +40,7 @@ async def test_the_server_does_what_the_document_says(world: World, tmp_path: Pa
 
 
 def test_every_method_is_there_with_its_input_answer_and_errors() -> None:
-    """Nothing is documented that is not served, nor served that is not documented."""
+    """The document has exactly the methods that the server has, each with its summary and its statuses."""
     methods: list[Any] = [*OPERATIONS, *AGENT_OPERATIONS]
     assert OPENAPI["openapi"] == "3.1.0"
     assert sorted(OPENAPI["paths"]) == sorted(method.path for method in methods)
@@ -57,7 +57,7 @@ def test_every_method_is_there_with_its_input_answer_and_errors() -> None:
 
 
 def test_it_is_open_api_3_1() -> None:
-    """Every reference leads somewhere; every schema is JSON Schema 2020-12; names are what the standard allows."""
+    """Every reference has a target, every schema is JSON Schema 2020-12, and all names are allowed by the standard."""
     import jsonschema_rs
 
     references: list[str] = []
@@ -74,9 +74,9 @@ def test_it_is_open_api_3_1() -> None:
     walk(OPENAPI)
     assert references
     for reference in references:
-        found: Any = OPENAPI
+        target: Any = OPENAPI
         for part in reference.removeprefix("#/").split("/"):
-            found = found[part]
+            target = target[part]
     for name, schema in OPENAPI["components"]["schemas"].items():
         assert name.replace("-", "_").replace(".", "_").isidentifier(), name
         jsonschema_rs.meta.validate(schema | {"$schema": "https://json-schema.org/draft/2020-12/schema"})

@@ -1,4 +1,4 @@
-"""Putting secrets: versions, keys, exact bytes, scopes; and that nothing of a value stays anywhere but sealed."""
+"""Tests putting and listing secrets: versions, idempotency keys, exact bytes, scopes, and values stored only sealed."""
 
 import asyncio
 import hashlib
@@ -27,18 +27,18 @@ TABLES = ("secrets", "secret_versions", "secret_ciphertexts", "outbox", "audit_e
 
 
 async def put(world: World, door: Door, name: str = "db/password", value: Any = MARKER, **more: Any) -> Outcome:
-    """The outcome of a put by acme-admin, or by ``caller``."""
+    """Returns the outcome of a put by acme-admin, or by ``caller``."""
     caller = more.pop("caller", "acme-admin")
     return await door.call(world, caller, "secrets.put", **{"tenantId": "acme", "name": name, "value": value} | more)
 
 
 async def counts(world: World) -> dict[str, int]:
-    """How much there is of secrets and their journal."""
+    """Returns the row counts of the tables of secrets and of the journal."""
     return {table: await world.count(table) for table in TABLES}
 
 
 async def stored(world: World, reference: str, version: int) -> bytes:
-    """The value as the broker would read it: opened with the private key, which the server never loads."""
+    """Returns a stored value, opened like the broker does with the private key, which the server never loads."""
     [row] = await world.rows(
         "SELECT broker_key_id, wrapped_key, nonce, ciphertext FROM secret_ciphertexts "
         "WHERE reference = $1 AND version = $2",
@@ -52,7 +52,7 @@ async def stored(world: World, reference: str, version: int) -> bytes:
 
 @both_doors
 async def test_a_put_answers_reference_and_version_and_journals_both(world: World, door: Door) -> None:
-    """One put: one version, one event, one audit row; the second put of the name is as the first (L7)."""
+    """Each put makes one version, one event and one audit row, and the second put of a name is like the first (L7)."""
     for version in (1, 2):
         assert (await put(world, door)).ok == {
             "reference": "secret://tenant/acme/db/password",
@@ -73,7 +73,7 @@ async def test_a_put_answers_reference_and_version_and_journals_both(world: Worl
 
 @both_doors
 async def test_i5_the_bytes_are_kept_exactly(world: World, door: Door) -> None:
-    """I5 (Infisical 3263): a final newline, NUL, emoji, spaces around, 64 KiB; in bytes, not characters."""
+    """I5 (Infisical 3263): newlines, NUL, emoji and outer spaces are kept, up to 64 KiB in bytes, not characters."""
     values = [
         "line\n",
         "\r\n",
@@ -95,8 +95,8 @@ async def test_i5_the_bytes_are_kept_exactly(world: World, door: Door) -> None:
 
 @both_doors
 async def test_a_value_outside_its_bounds_stores_nothing(world: World, door: Door) -> None:
-    """64 KiB and one byte, nothing, and anything but a string: INVALID_ARGUMENT naming ``value``, and never showing
-    it (L4, L6).
+    """A value that is empty, larger than 64 KiB or no string gets INVALID_ARGUMENT, which names ``value`` and never
+    shows it (L4, L6).
     """
     bad: list[Any] = ["", "x" * 65_537, "é" * 32_768 + "x", None, 7, 1.5, True, [MARKER], {"v": MARKER}, [MARKER, 1]]
     for value in bad:
@@ -109,7 +109,7 @@ async def test_a_value_outside_its_bounds_stores_nothing(world: World, door: Doo
 
 @both_doors
 async def test_bad_fields_are_named_and_store_nothing(world: World, door: Door) -> None:
-    """Names are path segments that none can climb out of; each bad field is named, the value never shown."""
+    """Each bad field is named and the value is never shown. Names consist of path segments, and ``..`` is refused."""
     long = "x" * 129
     bad: dict[str, list[Any]] = {
         "name": [
@@ -150,7 +150,9 @@ async def test_bad_fields_are_named_and_store_nothing(world: World, door: Door) 
 
 @both_doors
 async def test_i5_50_parallel_puts_are_versions_1_to_50(world: World, door: Door) -> None:
-    """I5 (OpenBao pull request 560): no gap, none twice; each version holds the value of the call that got it."""
+    """I5 (OpenBao pull request 560): versions have no gap and no duplicate, and each holds the value of its
+    own call.
+    """
     outcomes = await asyncio.gather(*(put(world, door, value=f"value {n}") for n in range(50)))
     assert sorted(outcome.ok["version"] for outcome in outcomes) == list(range(1, 51))
     assert await counts(world) == dict.fromkeys(TABLES, 50) | {"secrets": 1}
@@ -163,7 +165,7 @@ async def test_i5_50_parallel_puts_are_versions_1_to_50(world: World, door: Door
 
 @both_doors
 async def test_expected_version_decides_between_writers(world: World, door: Door) -> None:
-    """0 is 'must not exist yet'. Of parallel puts from one version one wins, and refusals leave no gap."""
+    """0 means 'must not exist yet'. Of parallel puts from one version, one succeeds. Refusals leave no gap."""
     assert (await put(world, door, expectedVersion=1)).code == "CONFLICT"
     assert await world.count("secrets") == 0
     assert (await put(world, door, expectedVersion=0)).ok["version"] == 1
@@ -178,8 +180,8 @@ async def test_expected_version_decides_between_writers(world: World, door: Door
 
 @both_doors
 async def test_a_retry_with_its_key_stores_nothing(world: World, door: Door) -> None:
-    """The same key again, in parallel too, answers the first put's version. It is CONFLICT for another secret, and
-    another caller's same key is another put.
+    """A retry with the same key, also in parallel, returns the version of the first put. The key is CONFLICT for
+    another secret. The same key of another caller is another put.
     """
     outcomes = await asyncio.gather(*(put(world, door, idempotencyKey="k") for _ in range(20)))
     assert {outcome.ok["version"] for outcome in outcomes} == {1}
@@ -197,7 +199,9 @@ async def test_a_retry_with_its_key_stores_nothing(world: World, door: Door) -> 
 
 @both_doors
 async def test_fleet_secrets_are_roots(world: World, door: Door) -> None:
-    """``fleet`` is decided on compute-fleet/global and belongs to root; names of the two scopes are apart."""
+    """Access to ``fleet`` is decided on compute-fleet/global. Its secrets belong to root, and its names are
+    separate.
+    """
     denied = await put(world, door, scope="fleet")
     assert denied.code == "PERMISSION_DENIED"
     [row] = await world.rows("SELECT tenant_id, resource, action, decision FROM audit_events")
@@ -217,12 +221,12 @@ async def test_fleet_secrets_are_roots(world: World, door: Door) -> None:
 
 @both_doors
 async def test_a_tenant_without_binding_does_not_exist(world: World, door: Door) -> None:
-    """Another tenant's, and no tenant's secrets: NOT_FOUND with the same bytes. A viewer of the tenant is refused."""
+    """Another tenant and an unknown tenant are NOT_FOUND with the same bytes. A viewer of the tenant may not put."""
     await put(world, door)
     for operation in ("secrets.put", "secrets.list"):
-        given = {} if operation == "secrets.list" else {"name": "db/password", "value": MARKER}
-        hidden = await door.call(world, "globex-admin", operation, tenantId="acme", **given)
-        none = await door.call(world, "globex-admin", operation, tenantId="nobody", **given)
+        members = {} if operation == "secrets.list" else {"name": "db/password", "value": MARKER}
+        hidden = await door.call(world, "globex-admin", operation, tenantId="acme", **members)
+        none = await door.call(world, "globex-admin", operation, tenantId="nobody", **members)
         assert (hidden.code, hidden.body) == ("NOT_FOUND", none.body)
     assert (await put(world, door, caller="acme-viewer")).code == "PERMISSION_DENIED"
     assert len((await door.call(world, "acme-viewer", "secrets.list")).ok["items"]) == 1
@@ -230,7 +234,7 @@ async def test_a_tenant_without_binding_does_not_exist(world: World, door: Door)
 
 
 async def test_the_value_and_its_digests_are_nowhere(world: World) -> None:
-    """L9 (vault 1763): no table holds the value, or a digest, in the clear; two puts of one value look unalike."""
+    """L9 (vault 1763): no table holds the value or a digest of it. Two puts of one value have different ciphertexts."""
     await put(world, HTTP, value="abcd")
     await put(world, GRAPHQL, value="abcd")
     forms = {b"abcd", b"abcd".hex().encode(), b"YWJjZA"}
@@ -249,7 +253,7 @@ async def test_the_value_and_its_digests_are_nowhere(world: World) -> None:
 
 
 async def test_a_sealed_row_cannot_pass_for_another(world: World) -> None:
-    """Reference and version are bound into both layers: a row moved to another place does not open."""
+    """Both layers of encryption are bound to reference and version, so a ciphertext does not open in another row."""
     first = (await put(world, HTTP, value="one")).ok
     second = (await put(world, HTTP, value="two")).ok
     await world.rows(
@@ -262,7 +266,7 @@ async def test_a_sealed_row_cannot_pass_for_another(world: World) -> None:
 
 
 async def test_the_serving_role_cannot_read_a_ciphertext(world: World) -> None:
-    """The API holds a writer that cannot read: not by its key, and not even the sealed bytes."""
+    """The API can only write secrets. It has no key to open them, and its role cannot read the sealed bytes."""
     await put(world, HTTP)
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         await world.services.access.database.fetch("SELECT ciphertext FROM secret_ciphertexts")
@@ -275,7 +279,9 @@ async def test_the_serving_role_cannot_read_a_ciphertext(world: World) -> None:
 
 @both_doors
 async def test_a_failing_store_leaves_nothing(world: World, door: Door) -> None:
-    """When the store cannot write, no version is given out, and neither answer nor journal holds the value."""
+    """If the store cannot write, there is no new version and no journal entry, and the response does not hold the
+    value.
+    """
     await world.rows("ALTER TABLE secret_ciphertexts ADD CONSTRAINT never CHECK (version > 5)")
     outcome = await put(world, door, idempotencyKey="k")
     assert outcome.code == "INTERNAL"
@@ -286,7 +292,7 @@ async def test_a_failing_store_leaves_nothing(world: World, door: Door) -> None:
 
 
 async def test_a_client_that_goes_away_leaves_all_or_nothing(world: World) -> None:
-    """The connection breaks while the put waits for a lock: afterwards each table tells of the put, or none does."""
+    """If the connection breaks while the put waits for a lock, either every table has the put or none has."""
     await put(world, HTTP)
     holder = await asyncpg.connect(plain_url(str(world.settings.database_url)))
     try:
@@ -311,7 +317,7 @@ async def test_a_client_that_goes_away_leaves_all_or_nothing(world: World) -> No
 
 
 async def test_a_rotated_broker_key_seals_new_values(world: World, database_url: str, tmp_path: Any) -> None:
-    """After rotation and a restart new values are sealed to the new key; older ones stay readable by theirs."""
+    """After a rotation and a restart, new values are sealed to the new key. Older values open with the former key."""
     await put(world, HTTP, value="old")
     new_id = keyfiles.rotate_broker_key(world.settings.keys_dir)
     async with make_world(database_url, tmp_path) as restarted:
@@ -324,7 +330,9 @@ async def test_a_rotated_broker_key_seals_new_values(world: World, database_url:
 
 @both_doors
 async def test_secrets_are_listed_by_name_in_pages(world: World, door: Door) -> None:
-    """By name, in pages of one, none twice or missing; the answer has no member that could hold a value."""
+    """Pages of one list the secrets by name, with none missing or repeated. No member of a record could
+    hold a value.
+    """
     names = ["a", "b/c", "b-", "B", "z", "b"]
     for name in names:
         await put(world, door, name)

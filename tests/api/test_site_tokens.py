@@ -1,4 +1,4 @@
-"""Minting, replaying, listing and revoking site tokens, through both doors."""
+"""Tests minting, replaying, listing and revoking site tokens through both doors."""
 
 import asyncio
 import re
@@ -21,25 +21,25 @@ JOURNAL = ("join_tokens", "outbox", "audit_events")
 
 
 async def mint(world: World, door: Door, caller: str, site: str, key: str = "k1", **more: Any) -> Any:
-    """The outcome of a mint, in the caller's own tenant unless told otherwise."""
-    given = {"tenantId": caller.partition("-")[0], "siteId": site, "ttlSeconds": 600, "idempotencyKey": key} | more
-    return await door.call(world, caller, "siteTokens.create", **given)
+    """Returns the outcome of a mint in the caller's own tenant, unless ``tenantId`` is given."""
+    members = {"tenantId": caller.partition("-")[0], "siteId": site, "ttlSeconds": 600, "idempotencyKey": key} | more
+    return await door.call(world, caller, "siteTokens.create", **members)
 
 
 async def counts(world: World) -> dict[str, int]:
-    """How much the journal and the table of tokens hold."""
+    """Returns the row counts of the journal and of the table of tokens."""
     return {table: await world.count(table) for table in JOURNAL}
 
 
 def hashes() -> float:
-    """How many argon2id computations this process has done."""
+    """Returns how many argon2id computations this process has done."""
     return float(HASHES.labels("hash")._value.get() + HASHES.labels("verify")._value.get())
 
 
 @both_doors
 async def test_a_mint_shows_the_bearer_once_and_its_replay_does_nothing(world: World, door: Door) -> None:
-    """The answer that mints holds a bearer of the published form. The same key again answers the record without it,
-    and leaves events, decisions and hashes as they were; the record is in the list, of both doors alike.
+    """The response to a mint holds a bearer of the published form. A replay with the same key returns the record
+    without it, and adds no event, no decision and no hash. The lists of both doors hold the record.
     """
     site = await world.site_id("Acme Berlin")
     first = (await mint(world, door, "acme-admin", site, maxUses=3)).ok
@@ -59,8 +59,8 @@ async def test_a_mint_shows_the_bearer_once_and_its_replay_does_nothing(world: W
     [event] = await world.rows("SELECT type, subject, tenant_id, site_id, data FROM outbox")
     assert event[:4] == ("security.site-token.created", f"compute-site/{site}", "acme", site)
     assert event["data"].keys() == {"tokenId", "siteId", "role", "maxUses", "expiresAt"}
-    told = event["data"] | {"expiresAt": datetime.fromisoformat(event["data"]["expiresAt"])}
-    assert told == {
+    data = event["data"] | {"expiresAt": datetime.fromisoformat(event["data"]["expiresAt"])}
+    assert data == {
         "tokenId": first["id"],
         "siteId": site,
         "role": "site",
@@ -72,7 +72,7 @@ async def test_a_mint_shows_the_bearer_once_and_its_replay_does_nothing(world: W
 
 
 async def test_only_hashes_of_the_secret_are_stored(world: World) -> None:
-    """The secret is in no column of any table: argon2id and the tag of the pre-check stand for it."""
+    """No column of any table holds the secret. Only its argon2id hash and the tag of the pre-check are stored."""
     bearer = (await mint(world, HTTP, "acme-admin", await world.site_id("Acme Berlin"))).ok["token"]
     secret = bearer.partition(".")[2][:52]
     tables = await world.rows("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
@@ -87,7 +87,9 @@ async def test_only_hashes_of_the_secret_are_stored(world: World) -> None:
 
 @both_doors
 async def test_t8_times_that_have_not_come_are_null(world: World, door: Door) -> None:
-    """T8 (Teleport pull request 47356): absent times are null, never the Unix zero; the expiry is the TTL exactly."""
+    """T8 (Teleport pull request 47356): absent times are null, never the Unix epoch. The token lives for its TTL
+    exactly.
+    """
     token = (await mint(world, door, "acme-admin", await world.site_id("Acme Berlin"), ttlSeconds=3600)).ok
     assert (token["revokedAt"], token["lastUsedAt"], token["allowedCidrs"]) == (None, None, None)
     times = [datetime.fromisoformat(token[name]) for name in ("createdAt", "expiresAt")]
@@ -97,12 +99,14 @@ async def test_t8_times_that_have_not_come_are_null(world: World, door: Door) ->
 
 @both_doors
 async def test_the_same_key_for_another_site_is_conflict(world: World, door: Door) -> None:
-    """The key names one token of one site. It is the caller's own: another identity's same key is another token."""
+    """A key names one token of one site. Keys belong to their caller: the same key of another identity is another
+    token.
+    """
     berlin, dublin = await world.site_id("Acme Berlin"), await world.site_id("Acme Dublin")
     first = (await mint(world, door, "acme-admin", berlin)).ok
     before = await counts(world)
     assert (await mint(world, door, "acme-admin", dublin)).code == "CONFLICT"
-    # even where the caller may not manage the other site, or there is none: the stored record is looked at first
+    # The stored record is checked first, so this holds even if the other site does not exist.
     assert (await mint(world, door, "acme-admin", UNKNOWN_SITE)).code == "CONFLICT"
     assert await counts(world) == before
     by_root = (await mint(world, door, "root-admin", berlin, tenantId="acme")).ok
@@ -113,8 +117,9 @@ async def test_the_same_key_for_another_site_is_conflict(world: World, door: Doo
 
 @both_doors
 async def test_a_site_of_others_is_the_same_as_none(world: World, door: Door) -> None:
-    """globex-admin on acme's site, acme-admin on a shared and on its dedicated site, and on a tenant that is not
-    there: NOT_FOUND with the bytes of an unknown id, for minting and for revoking, and nothing is written.
+    """Minting and revoking on sites of others is NOT_FOUND with the bytes of an unknown id, and writes nothing. This
+    holds for globex-admin on acme's site, for acme-admin on a shared and on its dedicated site, and for a tenant that
+    does not exist.
     """
     acme, shared = await world.site_id("Acme Berlin"), await world.site_id("Frankfurt")
     dedicated = await world.site_id("Ashburn")
@@ -135,17 +140,17 @@ async def test_a_site_of_others_is_the_same_as_none(world: World, door: Door) ->
         hidden = await mint(world, door, caller, site, "k9", tenantId=tenant)
         assert (hidden.code, hidden.body) == ("NOT_FOUND", unknown.body), (caller, site, tenant)
         for known in (token, others, UNKNOWN_TOKEN):
-            given = {"tenantId": tenant, "siteId": site, "tokenId": known}
-            revoked = await door.call(world, caller, "siteTokens.revoke", **given)
-            given |= {"siteId": UNKNOWN_SITE, "tokenId": UNKNOWN_TOKEN}
-            none = await door.call(world, caller, "siteTokens.revoke", **given)
+            members = {"tenantId": tenant, "siteId": site, "tokenId": known}
+            revoked = await door.call(world, caller, "siteTokens.revoke", **members)
+            members |= {"siteId": UNKNOWN_SITE, "tokenId": UNKNOWN_TOKEN}
+            none = await door.call(world, caller, "siteTokens.revoke", **members)
             assert (revoked.code, revoked.body) == ("NOT_FOUND", none.body), (caller, site, tenant, known)
     assert await counts(world) == before
 
 
 @both_doors
 async def test_root_mints_on_platform_sites(world: World, door: Door) -> None:
-    """The owner of shared and dedicated sites is the root tenant; those who see them see none of their tokens."""
+    """The root tenant owns shared and dedicated sites. Tenants that see these sites do not see their tokens."""
     for name in ("Frankfurt", "Ashburn"):
         site = await world.site_id(name)
         assert (await mint(world, door, "root-admin", site, name)).ok["token"]
@@ -155,7 +160,7 @@ async def test_root_mints_on_platform_sites(world: World, door: Door) -> None:
 
 @both_doors
 async def test_a_deleted_site_is_invalid_state_for_its_owner_and_nothing_for_others(world: World, door: Door) -> None:
-    """Only who may manage the site learns that it is deleted; a viewer of the tenant is refused before that."""
+    """Only callers that may manage the site learn that it is deleted. A viewer of the tenant is denied first."""
     for tenant, caller, name in (("acme", "acme-admin", "Acme Berlin"), ("root", "root-admin", "Frankfurt")):
         site = await world.site_id(name)
         await door.call(world, caller, "sites.delete", tenantId=tenant, siteId=site)
@@ -169,13 +174,15 @@ async def test_a_deleted_site_is_invalid_state_for_its_owner_and_nothing_for_oth
 
 @both_doors
 async def test_a_viewer_may_not_mint_nor_revoke(world: World, door: Door) -> None:
-    """acme-viewer sees the site, so it is PERMISSION_DENIED; each denial is one audit row, and nothing else changes."""
+    """acme-viewer sees the site, so it gets PERMISSION_DENIED. Each denial adds one audit row and changes
+    nothing else.
+    """
     site = await world.site_id("Acme Berlin")
     token = (await mint(world, door, "acme-admin", site)).ok["id"]
     before = await counts(world)
     assert (await mint(world, door, "acme-viewer", site)).code == "PERMISSION_DENIED"
-    given = {"tenantId": "acme", "siteId": site, "tokenId": token}
-    assert (await door.call(world, "acme-viewer", "siteTokens.revoke", **given)).code == "PERMISSION_DENIED"
+    members = {"tenantId": "acme", "siteId": site, "tokenId": token}
+    assert (await door.call(world, "acme-viewer", "siteTokens.revoke", **members)).code == "PERMISSION_DENIED"
     assert await counts(world) == before | {"audit_events": before["audit_events"] + 2}
     rows = await world.rows(
         "SELECT operation, action, resource, decision, outcome, tenant_id FROM audit_events WHERE decision = 'deny'"
@@ -188,7 +195,9 @@ async def test_a_viewer_may_not_mint_nor_revoke(world: World, door: Door) -> Non
 
 @both_doors
 async def test_r8_t2_t5_bad_input_names_its_field_and_stores_nothing(world: World, door: Door) -> None:
-    """R8 (netmaker 134), T2 (consul 17066), T5 (fleet 5157): bounds are exact, nothing is coerced or means forever."""
+    """R8 (netmaker 134), T2 (consul 17066), T5 (fleet 5157): bounds are exact, nothing is coerced, no value means
+    forever.
+    """
     site = await world.site_id("Acme Berlin")
     long = "x" * 129
     bad: dict[str, list[Any]] = {
@@ -206,9 +215,9 @@ async def test_r8_t2_t5_bad_input_names_its_field_and_stores_nothing(world: Worl
             assert outcome.code == "INVALID_ARGUMENT", (name, value)
             assert {path.split(".")[0] for path in outcome.fields} == {name}, (name, value, outcome.fields)
     for name in ("tenantId", "siteId", "ttlSeconds", "idempotencyKey"):
-        given = {"tenantId": "acme", "siteId": site, "ttlSeconds": 600, "idempotencyKey": "k"}
-        del given[name]
-        outcome = await door.call(world, "acme-admin", "siteTokens.create", **given)
+        members = {"tenantId": "acme", "siteId": site, "ttlSeconds": 600, "idempotencyKey": "k"}
+        del members[name]
+        outcome = await door.call(world, "acme-admin", "siteTokens.create", **members)
         assert (outcome.code, outcome.fields) == ("INVALID_ARGUMENT", (name,))
     all_bad = await mint(world, door, "acme-admin", "x", "", ttlSeconds=59, maxUses=17, tenantId="a b", extra=1)
     assert set(all_bad.fields) == {"siteId", "idempotencyKey", "ttlSeconds", "maxUses", "tenantId", "extra"}
@@ -217,7 +226,7 @@ async def test_r8_t2_t5_bad_input_names_its_field_and_stores_nothing(world: Worl
 
 @both_doors
 async def test_t2_the_bounds_themselves_are_good(world: World, door: Door) -> None:
-    """T2 (consul 17066): 60 and 86400 seconds, 1 and 16 uses, keys of 1 and 128 characters are inside."""
+    """T2 (consul 17066): 60 and 86400 seconds, 1 and 16 uses, and keys of 1 and 128 characters are accepted."""
     site = await world.site_id("Acme Berlin")
     for ttl, uses, key in ((60, 1, "k"), (86_400, 16, "k" * 128), (600, 1, "a.b_c~d:e/f+g=h-i")):
         token = (await mint(world, door, "acme-admin", site, key, ttlSeconds=ttl, maxUses=uses)).ok
@@ -229,8 +238,8 @@ async def test_t2_the_bounds_themselves_are_good(world: World, door: Door) -> No
 
 @both_doors
 async def test_i1_64_parallel_mints_with_one_key_make_one_token(world: World, door: Door) -> None:
-    """I1 (idempot-js pull request 186): one row, one event, one decision, one hash, one answer with a bearer, and no
-    loser of the race gets an error.
+    """I1 (idempot-js pull request 186): they make one row, one event, one decision and one hash. One response holds the
+    bearer, and no other call gets an error.
     """
     site, hashed = await world.site_id("Acme Berlin"), hashes()
     outcomes = await asyncio.gather(*(mint(world, door, "acme-admin", site) for _ in range(64)))
@@ -242,7 +251,7 @@ async def test_i1_64_parallel_mints_with_one_key_make_one_token(world: World, do
 
 
 async def test_parallel_mints_with_one_key_for_two_sites_make_one_token(world: World) -> None:
-    """Whoever is first wins; each call for the other site is CONFLICT, none an error of ours."""
+    """The first call makes the token. Each call for the other site is CONFLICT, and none is a fault of the server."""
     sites = [await world.site_id("Acme Berlin"), await world.site_id("Acme Dublin")]
     outcomes = await asyncio.gather(*(mint(world, HTTP, "acme-admin", sites[n % 2]) for n in range(20)))
     assert sorted(outcome.code for outcome in outcomes) == ["CONFLICT"] * 10 + ["OK"] * 10
@@ -251,8 +260,8 @@ async def test_parallel_mints_with_one_key_for_two_sites_make_one_token(world: W
 
 @both_doors
 async def test_i4_without_an_audit_row_there_is_no_token(world: World, door: Door) -> None:
-    """I4 (vault 3725): when the audit row, or the event, cannot be written, the mint and the revocation roll back,
-    and no bearer is in the answer.
+    """I4 (vault 3725): if the audit row or the event cannot be written, the mint and the revocation roll back, and the
+    response holds no bearer.
     """
     site = await world.site_id("Acme Berlin")
     token = (await mint(world, door, "acme-admin", site, "before")).ok["id"]
@@ -265,8 +274,8 @@ async def test_i4_without_an_audit_row_there_is_no_token(world: World, door: Doo
         minted = await mint(world, door, "acme-admin", site)
         assert minted.code == "INTERNAL"
         assert b"bcjt_" not in minted.body
-        given = {"tenantId": "acme", "siteId": site, "tokenId": token}
-        assert (await door.call(world, "acme-admin", "siteTokens.revoke", **given)).code == "INTERNAL"
+        members = {"tenantId": "acme", "siteId": site, "tokenId": token}
+        assert (await door.call(world, "acme-admin", "siteTokens.revoke", **members)).code == "INTERNAL"
         await world.rows(f"DROP TRIGGER refuse ON {table}")
         assert await counts(world) == before
         assert await world.count("join_tokens", "revoked_at IS NOT NULL") == 0
@@ -275,18 +284,18 @@ async def test_i4_without_an_audit_row_there_is_no_token(world: World, door: Doo
 
 @both_doors
 async def test_v3_revoking_twice_gives_one_event_and_one_record(world: World, door: Door) -> None:
-    """V3 (headscale pull request 3324): the second call answers the same record and publishes nothing; a token that
-    is not there is NOT_FOUND, as is one of another site of the same tenant.
+    """V3 (headscale pull request 3324): the second call returns the same record and publishes nothing. A token that
+    does not exist is NOT_FOUND, and so is one of another site of the same tenant.
     """
     berlin, dublin = await world.site_id("Acme Berlin"), await world.site_id("Acme Dublin")
     token = (await mint(world, door, "acme-admin", berlin)).ok["id"]
-    given = {"tenantId": "acme", "siteId": berlin, "tokenId": token}
+    members = {"tenantId": "acme", "siteId": berlin, "tokenId": token}
     for wrong in ({"tokenId": UNKNOWN_TOKEN}, {"siteId": dublin}):
-        assert (await door.call(world, "acme-admin", "siteTokens.revoke", **given | wrong)).code == "NOT_FOUND"
-    first = (await door.call(world, "acme-admin", "siteTokens.revoke", **given)).ok
+        assert (await door.call(world, "acme-admin", "siteTokens.revoke", **members | wrong)).code == "NOT_FOUND"
+    first = (await door.call(world, "acme-admin", "siteTokens.revoke", **members)).ok
     assert (first["state"], first["id"]) == ("revoked", token)
     assert first["revokedAt"] is not None
-    assert (await door.call(world, "acme-admin", "siteTokens.revoke", **given)).ok == first
+    assert (await door.call(world, "acme-admin", "siteTokens.revoke", **members)).ok == first
     assert await world.count("outbox", "type = 'security.site-token.revoked'") == 1
     [(data,)] = await world.rows("SELECT data FROM outbox WHERE type = 'security.site-token.revoked'")
     assert data == {"tokenId": token, "siteId": berlin, "revokedAt": data["revokedAt"]}
@@ -295,31 +304,31 @@ async def test_v3_revoking_twice_gives_one_event_and_one_record(world: World, do
 
 
 async def test_20_parallel_revocations_give_one_event(world: World) -> None:
-    """Whoever is first publishes; all get the same record."""
+    """Only the first call publishes an event. All get the same record."""
     site = await world.site_id("Acme Berlin")
     token = (await mint(world, HTTP, "acme-admin", site)).ok["id"]
-    given = {"tenantId": "acme", "siteId": site, "tokenId": token}
-    calls = (HTTP.call(world, "acme-admin", "siteTokens.revoke", **given) for _ in range(20))
+    members = {"tenantId": "acme", "siteId": site, "tokenId": token}
+    calls = (HTTP.call(world, "acme-admin", "siteTokens.revoke", **members) for _ in range(20))
     assert len({outcome.ok["revokedAt"] for outcome in await asyncio.gather(*calls)}) == 1
     assert await world.count("outbox", "type = 'security.site-token.revoked'") == 1
 
 
 @both_doors
 async def test_v4_another_tenants_token_cannot_be_revoked(world: World, door: Door) -> None:
-    """V4 (OpenBao CVE-2026-40264): with the other tenant's valid token id it is NOT_FOUND, and the token works on."""
+    """V4 (OpenBao CVE-2026-40264): the valid token id of another tenant is NOT_FOUND, and the token stays valid."""
     acme, globex = await world.site_id("Acme Berlin"), await world.site_id("Globex")
     token = (await mint(world, door, "acme-admin", acme)).ok["id"]
     before = await counts(world)
     for tenant, site in (("globex", globex), ("globex", acme), ("acme", acme)):
-        given = {"tenantId": tenant, "siteId": site, "tokenId": token}
-        assert (await door.call(world, "globex-admin", "siteTokens.revoke", **given)).code == "NOT_FOUND"
+        members = {"tenantId": tenant, "siteId": site, "tokenId": token}
+        assert (await door.call(world, "globex-admin", "siteTokens.revoke", **members)).code == "NOT_FOUND"
     assert await counts(world) == before
     assert await world.count("join_tokens", "revoked_at IS NULL") == 1
 
 
 @both_doors
 async def test_deleting_a_site_revokes_its_tokens_with_an_event_each(world: World, door: Door) -> None:
-    """Tokens of other sites stay; a token that was revoked before publishes nothing more."""
+    """Tokens of other sites stay valid. A token that was revoked before publishes no second event."""
     berlin, dublin = await world.site_id("Acme Berlin"), await world.site_id("Acme Dublin")
     tokens = [(await mint(world, door, "acme-admin", berlin, f"b{n}")).ok["id"] for n in range(3)]
     await mint(world, door, "acme-admin", dublin, "d")
@@ -331,8 +340,8 @@ async def test_deleting_a_site_revokes_its_tokens_with_an_event_each(world: Worl
 
 
 async def test_a_deletion_that_passes_a_mint_leaves_no_live_token(world: World) -> None:
-    """The site is deleted after the mint looked at it: the mint waits for the site's lock, sees the deletion, and is
-    INVALID_STATE; no token of a deleted site is ever active.
+    """The site is deleted after the mint read it. The mint waits for the site's lock, sees the deletion and is
+    INVALID_STATE, so no token of a deleted site is ever active.
     """
     site = await world.site_id("Acme Berlin")
     async with world.owner.transaction() as tx:

@@ -1,4 +1,4 @@
-"""Creating, changing, deleting and looking up sites, through both doors."""
+"""Tests creating, changing, deleting and getting sites through both doors."""
 
 import asyncio
 from typing import Any
@@ -15,31 +15,33 @@ LABELS = [{"key": "rack", "value": "a-1"}, {"key": "env", "value": ""}]
 
 
 async def create(world: World, door: Door, key: str = "k1", **more: Any) -> Outcome:
-    """The outcome of creating a custom site of acme, unless told otherwise."""
+    """Returns the outcome of creating a custom site of acme. Keyword arguments override its members and its caller."""
     caller = more.pop("caller", "acme-admin")
-    given = {"tenantId": "acme", "kind": "custom", "name": "New", "region": "eu-west", "idempotencyKey": key}
-    return await door.call(world, caller, "sites.create", **given | more)
+    members = {"tenantId": "acme", "kind": "custom", "name": "New", "region": "eu-west", "idempotencyKey": key}
+    return await door.call(world, caller, "sites.create", **members | more)
 
 
 async def change(world: World, door: Door, site: str, operation: str = "update", **more: Any) -> Outcome:
-    """The outcome of changing or deleting a site of acme, unless told otherwise."""
+    """Returns the outcome of changing or deleting a site of acme. Keyword arguments override members and caller."""
     caller = more.pop("caller", "acme-admin")
     return await door.call(world, caller, f"sites.{operation}", **{"tenantId": "acme", "siteId": site} | more)
 
 
 async def visible(world: World, door: Door, caller: str, site: str, **more: Any) -> str:
-    """The code of looking the site up."""
+    """Returns the code of getting the site."""
     return (await door.call(world, caller, "sites.get", siteId=site, **more)).code
 
 
 async def events(world: World) -> list[str]:
-    """The types of the events so far, in order."""
+    """Returns the types of all events, in order."""
     return [row[0] for row in await world.rows("SELECT type FROM outbox ORDER BY seq")]
 
 
 @both_doors
 async def test_a_site_is_created_once_per_key(world: World, door: Door) -> None:
-    """The record, one event, one decision; the same request again finds it, another under the key is CONFLICT."""
+    """It makes one event and one decision. The same request again returns the record; another with its key
+    is CONFLICT.
+    """
     first = (await create(world, door, labels=LABELS, name="Näme 🏭")).ok
     assert {
         name: first[name] for name in ("tenantId", "kind", "name", "region", "labels", "dedicatedTo", "revision")
@@ -67,7 +69,7 @@ async def test_a_site_is_created_once_per_key(world: World, door: Door) -> None:
 
 @both_doors
 async def test_20_parallel_creates_with_one_key_make_one_site(world: World, door: Door) -> None:
-    """No loser of the race gets an error; one row, one event, one audit row."""
+    """They make one row, one event and one audit row, and no call gets an error."""
     outcomes = await asyncio.gather(*(create(world, door) for _ in range(20)))
     assert len({outcome.ok["id"] for outcome in outcomes}) == 1
     assert await world.count("sites") == 6
@@ -76,7 +78,9 @@ async def test_20_parallel_creates_with_one_key_make_one_site(world: World, door
 
 @both_doors
 async def test_kinds_fit_their_owners(world: World, door: Door) -> None:
-    """Platform kinds are root's, custom ones everybody else's; ``dedicatedTo`` names a tenant, for dedicated only."""
+    """Only root owns platform kinds, and only other tenants own custom sites. ``dedicatedTo`` is for
+    dedicated sites.
+    """
     root = {"tenantId": "root", "caller": "root-admin"}
     bad: list[tuple[dict[str, Any], str]] = [
         ({"kind": "shared"}, "kind"),
@@ -89,9 +93,9 @@ async def test_kinds_fit_their_owners(world: World, door: Door) -> None:
         (root | {"kind": "dedicated", "dedicatedTo": "nobody"}, "dedicatedTo"),
         (root | {"kind": "dedicated", "dedicatedTo": "*"}, "dedicatedTo"),
     ]
-    for given, field in bad:
-        outcome = await create(world, door, **given)
-        assert (outcome.code, outcome.fields) == ("INVALID_ARGUMENT", (field,)), given
+    for members, field in bad:
+        outcome = await create(world, door, **members)
+        assert (outcome.code, outcome.fields) == ("INVALID_ARGUMENT", (field,)), members
     assert (await world.count("sites"), await world.count("outbox")) == (5, 0)
     shared = (await create(world, door, **root, kind="shared")).ok["id"]
     dedicated = (await create(world, door, "k2", **root, kind="dedicated", dedicatedTo="globex")).ok["id"]
@@ -105,7 +109,7 @@ async def test_kinds_fit_their_owners(world: World, door: Door) -> None:
 
 @both_doors
 async def test_bad_input_names_its_field_and_stores_nothing(world: World, door: Door) -> None:
-    """Every field's constraints, in creating and in changing."""
+    """The constraints of every field hold for creating and for changing."""
     long = "x" * 129
     names: list[Any] = ["", long, "a\nb", "a\0b", "a\u0085b", "a\u2028b", None, 1]
     regions: list[Any] = ["", "-eu", "eu west", "x" * 65, "eu\n", None]
@@ -153,7 +157,7 @@ async def test_bad_input_names_its_field_and_stores_nothing(world: World, door: 
 
 @both_doors
 async def test_an_update_changes_what_it_names(world: World, door: Door) -> None:
-    """Absent fields stay; each change is a revision with its event; one that changes nothing publishes nothing."""
+    """Absent fields stay. Each change makes a revision and an event. An update without a change publishes nothing."""
     site = await world.site_id("Acme Berlin")
     before = (await door.call(world, "acme-admin", "sites.get", siteId=site)).ok
     renamed = (await change(world, door, site, name="Renamed")).ok
@@ -170,7 +174,7 @@ async def test_an_update_changes_what_it_names(world: World, door: Door) -> None
 
 @both_doors
 async def test_expected_revision_lets_one_writer_win(world: World, door: Door) -> None:
-    """Of parallel changes from one revision one is done; the others are CONFLICT, as is a deletion from it."""
+    """Of parallel changes from one revision, one succeeds. The others are CONFLICT, and so is a deletion from it."""
     site = await world.site_id("Acme Berlin")
     changes = (change(world, door, site, name=f"Name {n}", expectedRevision=1) for n in range(10))
     outcomes = await asyncio.gather(*changes)
@@ -182,17 +186,17 @@ async def test_expected_revision_lets_one_writer_win(world: World, door: Door) -
 
 
 async def test_parallel_changes_without_it_are_all_done(world: World) -> None:
-    """None is lost and none overwrites another's field: each revision differs from the one before."""
+    """No change is lost or overwrites the field of another, and each makes a new revision."""
     site = await world.site_id("Acme Berlin")
     fields: list[dict[str, Any]] = [{"name": "N"}, {"region": "r"}, {"labels": LABELS}]
-    await asyncio.gather(*(change(world, HTTP, site, **given) for given in fields))
+    await asyncio.gather(*(change(world, HTTP, site, **members) for members in fields))
     after = (await HTTP.call(world, "acme-admin", "sites.get", siteId=site)).ok
     assert (after["name"], after["region"], after["labels"], after["revision"]) == ("N", "r", LABELS, 4)
 
 
 @both_doors
 async def test_a_dedicated_site_follows_its_tenant(world: World, door: Door) -> None:
-    """Dedicated to another tenant, the former one loses sight of it at once; other kinds refuse the field."""
+    """When the site is dedicated to another tenant, the former one no longer sees it. Other kinds refuse the field."""
     site = await world.site_id("Ashburn")
     root = {"tenantId": "root", "caller": "root-admin"}
     assert await visible(world, door, "acme-viewer", site) == "OK"
@@ -209,7 +213,7 @@ async def test_a_dedicated_site_follows_its_tenant(world: World, door: Door) -> 
 
 @both_doors
 async def test_a_deleted_site_stays_for_its_owner_only(world: World, door: Door) -> None:
-    """It leaves every list but the owner's with ``includeDeleted``; deleting it again changes and publishes nothing."""
+    """It is only in the owner's list with ``includeDeleted``. Deleting it again changes and publishes nothing."""
     shared = await world.site_id("Frankfurt")
     root = {"tenantId": "root", "caller": "root-admin"}
     deleted = (await change(world, door, shared, "delete", **root)).ok
@@ -232,7 +236,9 @@ async def test_a_deleted_site_stays_for_its_owner_only(world: World, door: Door)
 
 @both_doors
 async def test_a_site_of_others_is_the_same_as_none(world: World, door: Door) -> None:
-    """Looking up, changing, deleting: what is hidden, or seen but not owned, has the bytes of an unknown id."""
+    """Getting a hidden site, and changing or deleting one that is hidden or not owned, has the bytes of an
+    unknown id.
+    """
     acme, shared = await world.site_id("Acme Berlin"), await world.site_id("Frankfurt")
     dedicated, globex = await world.site_id("Ashburn"), await world.site_id("Globex")
     gone = await world.site_id("Acme Dublin")
@@ -264,7 +270,7 @@ async def test_a_site_of_others_is_the_same_as_none(world: World, door: Door) ->
 
 @both_doors
 async def test_a_viewer_may_not_change_what_it_sees(world: World, door: Door) -> None:
-    """PERMISSION_DENIED, audited once each, also for a deleted site: its state is told only to managers."""
+    """Each attempt is PERMISSION_DENIED with one audit row, also for a deleted site: only managers learn its state."""
     site, gone = await world.site_id("Acme Berlin"), await world.site_id("Acme Dublin")
     await change(world, door, gone, "delete")
     denied = [

@@ -1,7 +1,7 @@
-"""The life of tokens and agents, and of a boot lease, against plain models: Hypothesis finds the order that differs.
+"""Tests tokens, agents and the boot lease against plain models: Hypothesis searches for steps that tell them apart.
 
-The server is the real one behind its HTTP door. Its database's clock is the test's own, so that a lease is asked for
-exactly at its end as often as a second before and after it.
+The server is the real one behind its HTTP door. The test sets the clock of the database, so that requests arrive
+exactly at the end of a lease as often as a second before and after it.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ EXAMPLES = settings(
 
 
 class Bench:
-    """A server with a clock of its own, driven from code that does not await."""
+    """A server whose clock the test sets, driven from synchronous code."""
 
     def __init__(self, runner: asyncio.Runner, world: World, clock: asyncpg.Connection) -> None:
         self.world = world
@@ -63,49 +63,49 @@ class Bench:
         self._clock = clock
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of ``work``; the server runs meanwhile."""
+        """Returns the result of ``work``. The server runs meanwhile."""
         return self._runner.run(work)
 
     def set_clock(self, now: datetime) -> None:
-        """Let it be ``now``, by the database's clock."""
+        """Sets the clock of the database."""
         self.now = now
         self.run(self._clock.execute("UPDATE own.clock SET at = $1", now))
 
     def post(self, path: str, **body: Any) -> httpx.Response:
-        """The answer of an operator's method."""
+        """Returns the response of an operator's method."""
         return self.run(self.world.post("acme-admin", path, {"tenantId": "acme"} | body))
 
     def ask(self, agent: Joined, path: str, **body: Any) -> httpx.Response:
-        """The answer of an agent's method, by a JWT of now."""
+        """Returns the response of an agent's method, called with a JWT of the current time."""
         token = agent.keys.request_token(agent.id, self.now.timestamp())
         headers = {"authorization": f"Bearer {token}"}
         return self.run(self.world.client.post(f"/api/compute/{path}", json=body, headers=headers))
 
     def site(self, ttl: int = TTL) -> str:
-        """A new site."""
+        """Creates a site and returns its id."""
         key = f"k{next(self.numbers)}"
         new = {"kind": "custom", "name": "n", "region": "r", "idempotencyKey": key, "bootLeaseTtlSeconds": ttl}
         return str(self.post("sites/create", **new).json()["id"])
 
     def token(self, site: str, max_uses: int, ttl: int = 3600) -> tuple[str, str]:
-        """A new token's id and bearer."""
-        given = {"siteId": site, "ttlSeconds": ttl, "maxUses": max_uses, "idempotencyKey": f"k{next(self.numbers)}"}
-        answer = self.post("siteTokens/create", **given).json()
+        """Mints a token and returns its id and bearer."""
+        body = {"siteId": site, "ttlSeconds": ttl, "maxUses": max_uses, "idempotencyKey": f"k{next(self.numbers)}"}
+        answer = self.post("siteTokens/create", **body).json()
         return answer["id"], answer["token"]
 
     def join(self, bearer: str, keys: AgentKeys) -> Joined | None:
-        """The agent of an enrolment; None if it was refused like every refused one."""
+        """Enrols an agent. Returns None if the enrolment is refused, which is always UNAUTHENTICATED."""
         answer = self.run(enroll(self.world, bearer, keys))
         if answer.status_code != 200:
             assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHENTICATED")
             return None
-        given = answer.json()
-        return Joined(keys, given["agentId"], given["tenantId"], given["siteId"], given)
+        enrolment = answer.json()
+        return Joined(keys, enrolment["agentId"], enrolment["tenantId"], enrolment["siteId"], enrolment)
 
 
 @pytest.fixture(scope="module")
 def bench(cluster: EmbeddedPostgres, template: str) -> Iterator[Bench]:
-    """One server for all examples: each makes sites of its own."""
+    """One server for all examples, each of which makes its own sites."""
     name = "stateful"
     with asyncio.Runner() as runner, tempfile.TemporaryDirectory() as folder:
         runner.run(_execute(cluster, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy"))
@@ -152,7 +152,9 @@ class Member:
 
 
 class TokensAndAgents(RuleBasedStateMachine):
-    """Mint, enrol, retry, guess, expire, revoke, delete the site: who gets in, and who still is in."""
+    """Mints, enrols, retries, guesses, expires, revokes and deletes sites, and checks who can enrol and who
+    has access.
+    """
 
     bench: ClassVar[Bench]
     tokens = Bundle("tokens")
@@ -168,15 +170,15 @@ class TokensAndAgents(RuleBasedStateMachine):
         self.sites = [self.bench.site(), self.bench.site()]
 
     def alive(self, token: Token) -> bool:
-        """Whether the token is neither revoked, expired, nor of a deleted site."""
+        """Returns whether the token is neither revoked, expired, nor of a deleted site."""
         return not (token.revoked or token.site in self.deleted or self.bench.now >= token.expires_at)
 
     @rule(target=tokens, site=st.sampled_from([0, 1]), uses=st.integers(1, 3), ttl=st.sampled_from([60, 120]))
     def mint(self, site: int, uses: int, ttl: int) -> Any:
         chosen = self.sites[site]
         if chosen in self.deleted:
-            given = {"siteId": chosen, "ttlSeconds": ttl, "maxUses": uses, "idempotencyKey": "late"}
-            assert self.bench.post("siteTokens/create", **given).json()["code"] == "INVALID_STATE"
+            body = {"siteId": chosen, "ttlSeconds": ttl, "maxUses": uses, "idempotencyKey": "late"}
+            assert self.bench.post("siteTokens/create", **body).json()["code"] == "INVALID_STATE"
             return multiple()
         token = Token(*self.bench.token(chosen, uses, ttl), chosen, uses, self.bench.now + timedelta(seconds=ttl))
         self.all.append(token)
@@ -206,8 +208,8 @@ class TokensAndAgents(RuleBasedStateMachine):
 
     @rule(token=tokens, agents=st.booleans())
     def revoke_token(self, token: Token, agents: bool) -> None:
-        given = {"siteId": token.site, "tokenId": token.id, "revokeAgents": agents}
-        assert self.bench.post("siteTokens/revoke", **given).status_code == 200
+        body = {"siteId": token.site, "tokenId": token.id, "revokeAgents": agents}
+        assert self.bench.post("siteTokens/revoke", **body).status_code == 200
         token.revoked = True
         for member in token.agents if agents else ():
             member.revoked = True
@@ -234,8 +236,8 @@ class TokensAndAgents(RuleBasedStateMachine):
     @rule(member=members)
     def acquire(self, member: Member) -> None:
         answer = self.bench.ask(member.joined, "bootLeases/acquire")
-        wanted = 401 if member.revoked else 404 if member.token.site in self.deleted else 200
-        assert answer.status_code == wanted
+        expected = 401 if member.revoked else 404 if member.token.site in self.deleted else 200
+        assert answer.status_code == expected
 
     @invariant()
     def the_rows_are_the_model(self) -> None:
@@ -249,8 +251,8 @@ class TokensAndAgents(RuleBasedStateMachine):
                 [token.id for token in self.all],
             )
         )
-        found = {row[0]: tuple(row)[1:] for row in rows}
-        assert found == {
+        stored = {row[0]: tuple(row)[1:] for row in rows}
+        assert stored == {
             token.id: (token.uses, len(token.agents), sum(not member.revoked for member in token.agents))
             for token in self.all
         }
@@ -260,7 +262,7 @@ class TokensAndAgents(RuleBasedStateMachine):
 
 
 class Lease(RuleBasedStateMachine):
-    """Three agents of one site, their epochs, and a clock that stops where it likes."""
+    """Three agents of one site, their epochs, and a clock that can stop at any moment."""
 
     bench: ClassVar[Bench]
     agents: ClassVar[list[AgentKeys]] = [AgentKeys.generate() for _ in range(3)]
@@ -281,17 +283,17 @@ class Lease(RuleBasedStateMachine):
         self.boots = 0
 
     def over(self) -> bool:
-        """Whether the lease's time has passed."""
+        """Returns whether the lease has expired."""
         return self.bench.now >= self.expires_at
 
     def end(self, reason: str) -> None:
-        """The holder holds no more."""
+        """Ends the term of the holder, if there is one."""
         if self.holder is not None:
             self.terms.append((self.epoch, self.holder, "expired" if self.over() else reason))
         self.holder = None
 
     def until(self) -> datetime:
-        """When a lease that is granted now ends."""
+        """Returns when a lease ends that is granted now."""
         return self.bench.now + timedelta(seconds=self.ttl)
 
     who = st.sampled_from([0, 1, 2])
@@ -303,24 +305,24 @@ class Lease(RuleBasedStateMachine):
         if who in self.revoked:
             assert answer.status_code == 401
             return
-        told = answer.json()
+        lease = answer.json()
         if self.holder not in {None, who} and not self.over():
-            assert (told["held"], told["epoch"], told["holderAgentId"]) == (
+            assert (lease["held"], lease["epoch"], lease["holderAgentId"]) == (
                 False,
                 None,
                 self.members[self.holder or 0].id,
             )
-            assert datetime.fromisoformat(told["expiresAt"]) == self.expires_at
+            assert datetime.fromisoformat(lease["expiresAt"]) == self.expires_at
             return
         former = self.expires_at if self.holder == who else START
         self.end("reacquired")
         self.epoch, self.holder = self.epoch + 1, who
         self.expires_at = max(former, self.until())
-        assert (told["held"], told["epoch"], told["ttlSeconds"]) == (True, self.epoch, self.ttl)
-        assert datetime.fromisoformat(told["expiresAt"]) == self.expires_at
+        assert (lease["held"], lease["epoch"], lease["ttlSeconds"]) == (True, self.epoch, self.ttl)
+        assert datetime.fromisoformat(lease["expiresAt"]) == self.expires_at
 
     def allowed(self, who: int, epoch: int) -> int:
-        """The status that a request under ``epoch`` gets."""
+        """Returns the status that a request with ``epoch`` gets."""
         if who in self.revoked:
             return 401
         return 200 if self.holder == who and not self.over() and epoch == self.epoch else 409
@@ -402,7 +404,7 @@ class Lease(RuleBasedStateMachine):
         history = [(term["epoch"], term["agentId"], term["reason"]) for term in reversed(shown["history"])]
         expected = [(epoch, self.members[who].id, reason) for epoch, who, reason in self.terms]
         if self.holder is not None and self.over() and len(history) == len(expected) + 1:
-            self.end("expired")  # the server's own sweep came by
+            self.end("expired")  # the server's own sweep ended the term
             expected = [(epoch, self.members[who].id, reason) for epoch, who, reason in self.terms]
         assert history == expected
         assert self.bench.run(self.bench.world.count("boot_log", "site_id = $1", self.site)) == self.boots
@@ -410,6 +412,6 @@ class Lease(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("machine", [TokensAndAgents, Lease])
 def test_it_is_the_model(bench: Bench, machine: Any) -> None:
-    """Whatever is done, in whatever order, the server answers as the model does, and stores what it says."""
+    """After any steps in any order, the responses and the stored rows of the server agree with the model."""
     machine.bench = bench
     run_state_machine_as_test(machine, settings=EXAMPLES)

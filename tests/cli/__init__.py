@@ -1,1 +1,1 @@
-"""The command line: the server's and the operator's commands, and the processes that they start."""
+"""Tests of the command line: the commands of the server and of operators, and the processes that they start."""

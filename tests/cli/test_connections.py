@@ -1,4 +1,4 @@
-"""What the server does to uvicorn's connections: an answer is one write, and a broken connection is no fault."""
+"""Tests the transport that uvicorn writes to: a response is one write, and a broken connection is no fault."""
 
 import asyncio
 import socket
@@ -14,20 +14,20 @@ Faults = list[dict[str, Any]]
 
 
 class Served(asyncio.Protocol):
-    """The server's end of a connection."""
+    """The protocol at the server's end of a connection."""
 
     def __init__(self) -> None:
         self.lost = asyncio.Event()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """It is over."""
+        """Records that the connection is closed."""
         self.lost.set()
 
 
 def on_a_connection(test: Callable[[_Joined, Served, socket.socket], Awaitable[None]]) -> Faults:
-    """Run ``test`` with a transport, its protocol and the client's socket, on the loop that the server runs on.
+    """Runs ``test`` with a transport, its protocol and the client's socket, on the kind of loop that the server uses.
 
-    Returns what went wrong in the loop's callbacks.
+    Returns the faults in the callbacks of the loop.
     """
     faults: Faults = []
 
@@ -46,7 +46,7 @@ def on_a_connection(test: Callable[[_Joined, Served, socket.socket], Awaitable[N
 
 
 async def _all(client: socket.socket) -> bytes:
-    """What arrives until the end."""
+    """Returns all bytes until the end of the connection."""
     loop, arrived = asyncio.get_running_loop(), b""
     while part := await loop.sock_recv(client, 4096):
         arrived += part
@@ -76,7 +76,7 @@ def test_what_is_written_in_one_turn_arrives_at_once() -> None:
 
 @pytest.mark.parametrize("write_first", [True, False])
 def test_a_write_to_a_connection_that_breaks_is_dropped(write_first: bool) -> None:
-    """The connection is gone, and the protocol learns of it only in the loop's next turn."""
+    """The connection is closed, and the protocol is told only in the next turn of the loop."""
 
     async def test(joined: _Joined, served: Served, _client: socket.socket) -> None:
         steps = [lambda: joined.write(b"too late"), joined.abort]

@@ -1,4 +1,4 @@
-"""Runs the operator's commands as processes against the real server."""
+"""Tests the operator's commands, run as processes against the real server."""
 
 import asyncio
 import json
@@ -101,15 +101,15 @@ async def test_repeated_mint_says_that_the_token_cannot_be_shown(world: World, b
 
 
 async def test_life_of_a_site(bcd: Operator) -> None:
-    made = (await bcd("sites", "create", "Lab", "--region", "eu", "--label", "a=b=c", "--json")).json()
-    assert made["labels"] == [{"key": "a", "value": "b=c"}]
-    changed = (await bcd("sites", "update", made["id"], "--name", "Lab 2", "--no-labels", "--json")).json()
+    created = (await bcd("sites", "create", "Lab", "--region", "eu", "--label", "a=b=c", "--json")).json()
+    assert created["labels"] == [{"key": "a", "value": "b=c"}]
+    changed = (await bcd("sites", "update", created["id"], "--name", "Lab 2", "--no-labels", "--json")).json()
     assert (changed["name"], changed["labels"]) == ("Lab 2", [])
-    stale = await bcd("sites", "update", made["id"], "--name", "x", "--expected-revision", "1")
+    stale = await bcd("sites", "update", created["id"], "--name", "x", "--expected-revision", "1")
     assert stale.exit_code == 7
-    assert (await bcd("sites", "get", made["id"], "--json")).json()["region"] == "eu"
-    assert (await bcd("sites", "delete", made["id"], "--json")).json()["deletedAt"]
-    assert (await bcd("token", "create", made["id"])).exit_code == 7
+    assert (await bcd("sites", "get", created["id"], "--json")).json()["region"] == "eu"
+    assert (await bcd("sites", "delete", created["id"], "--json")).json()["deletedAt"]
+    assert (await bcd("token", "create", created["id"])).exit_code == 7
 
 
 async def test_list_all_goes_through_every_page(bcd: Operator) -> None:

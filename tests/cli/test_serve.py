@@ -1,4 +1,4 @@
-"""`bcd` as an operator runs it: settings, migrate, init, serve, iam and dev, each as a process of its own."""
+"""Tests `bcd` as an operator runs it: settings, migrate, init, serve, iam and dev, each as a process of its own."""
 
 import json
 import os
@@ -25,9 +25,9 @@ PASSWORD = "pass-word-4711"
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
-def refused(*arguments: str, **given: str) -> str:
-    """The one line in which a command says why it ends with code 1; it holds no password."""
-    ended = bcd(*arguments, **given)
+def refused(*arguments: str, **variables: str) -> str:
+    """Runs a command that must end with code 1, and returns its one line of error output, which holds no password."""
+    ended = bcd(*arguments, **variables)
     assert (ended.returncode, ended.stdout) == (1, ""), ended
     [line] = ended.stderr.splitlines()
     assert line.startswith("bcd: ")
@@ -36,9 +36,9 @@ def refused(*arguments: str, **given: str) -> str:
 
 
 def test_bad_settings_stop_the_start(tmp_path: Path) -> None:
-    """Each unknown or bad variable is named in one line on standard error, never with its value; exit code 1."""
-    given = {"BC_KEYS_DIR": str(tmp_path), "BC_LOG_LEVL": PASSWORD, "BC_LOG_LEVEL": PASSWORD, "BC_PORT": "70000"}
-    line = refused("serve", **given)
+    """One line on standard error names each unknown or bad variable, never its value. The exit code is 1."""
+    variables = {"BC_KEYS_DIR": str(tmp_path), "BC_LOG_LEVL": PASSWORD, "BC_LOG_LEVEL": PASSWORD, "BC_PORT": "70000"}
+    line = refused("serve", **variables)
     for name in ("BC_LOG_LEVL: unknown setting", "BC_LOG_LEVEL: ", "BC_PORT: "):
         assert name in line
     assert refused("serve", BC_DATABASE_URL="") == "bcd: BC_DATABASE_URL: is required"
@@ -59,7 +59,7 @@ def test_bad_settings_stop_the_start(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_setting_is_named_without_its_value(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever settings are read."""
+    """The error of a bad setting names its variable and does not show the value."""
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=name) as error:
         Settings.read()
@@ -68,7 +68,9 @@ def test_a_bad_setting_is_named_without_its_value(name: str, value: str, monkeyp
 
 
 def test_a_command_that_cannot_reach_its_database_says_so(cluster: EmbeddedPostgres, tmp_path: Path) -> None:
-    """One line without the address, which may hold a password; exit code 1. So does a missing key file."""
+    """It prints one line without the address, which may hold a password. So does a missing key file. The exit code is
+    1.
+    """
     url = f"postgresql://user:{PASSWORD}@127.0.0.1:1/none"
     keys = {"BC_KEYS_DIR": str(tmp_path / "keys")}
     assert "out of reach" in refused("migrate", BC_DATABASE_URL=url, **keys)
@@ -81,7 +83,7 @@ def test_a_command_that_cannot_reach_its_database_says_so(cluster: EmbeddedPostg
 
 
 async def viewer(url: str, key: str) -> Any:
-    """Who the server says a key belongs to, or None."""
+    """Returns the viewer that a key belongs to, or None if the key is refused."""
     async with httpx.AsyncClient(base_url=url, timeout=10) as client:
         headers = {"authorization": f"Bearer {key}"}
         answer = await client.post("/graphql", json={"query": "{ viewer { name tenantId actions } }"}, headers=headers)
@@ -89,8 +91,8 @@ async def viewer(url: str, key: str) -> Any:
 
 
 async def test_from_an_empty_database_to_a_revoked_key(cluster: EmbeddedPostgres, tmp_path: Path) -> None:
-    """migrate, init (its key shown once), serve as a login that owns nothing, tenants and keys by `bcd iam`, at once
-    good and at once revoked; SIGTERM ends it with code 0.
+    """`bcd migrate`, `bcd init`, which shows its key once, and `bcd serve` as a login that owns nothing. Keys of
+    `bcd iam` are valid at once and revoked at once. SIGTERM ends the server with code 0.
     """
     async with new_database(cluster, None) as url:
         owner = {"BC_DATABASE_URL": url, "BC_KEYS_DIR": str(tmp_path / "keys")}
@@ -99,9 +101,9 @@ async def test_from_an_empty_database_to_a_revoked_key(cluster: EmbeddedPostgres
             migrated = bcd("migrate", **owner)
             assert (migrated.returncode, migrated.stderr) == (0, "")
             assert re.fullmatch(r"The database is at revision \w+\.\n", migrated.stdout)
-        made = bcd("init", **owner)
-        assert (made.returncode, made.stderr) == (0, "")
-        root_key = made.stdout.strip()
+        initialised = bcd("init", **owner)
+        assert (initialised.returncode, initialised.stderr) == (0, "")
+        root_key = initialised.stdout.strip()
         assert re.fullmatch(r"bck_[0-9a-hjkmnp-tv-z]{26}\.[0-9a-hjkmnp-tv-z]{52,}", root_key)
         assert "exists already" in refused("init", **owner)
         assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
@@ -123,20 +125,20 @@ async def test_from_an_empty_database_to_a_revoked_key(cluster: EmbeddedPostgres
 
 
 async def the_root_works(process: Process, key: str) -> None:
-    """The first key may do everything; what `bcd dev` shows is off."""
+    """The first key may do everything. Introspection and GraphiQL, which `bcd dev` turns on, are off."""
     async with httpx.AsyncClient(base_url=process.url, headers={"authorization": f"Bearer {key}"}) as client:
         body = {"tenantId": "root", "kind": "shared", "name": "s", "region": "r", "idempotencyKey": "k"}
         assert (await client.post("/api/compute/sites/create", json=body)).status_code == 200
         put = {"tenantId": "root", "name": "n", "value": "v", "scope": "fleet"}
         assert (await client.post("/api/compute/secrets/put", json=put)).json()["version"] == 1
-        told = (await client.post("/graphql", json={"query": "{ __schema { queryType { name } } }"})).json()
-        assert "BC_GRAPHQL_INTROSPECTION" in told["errors"][0]["message"]
+        answer = (await client.post("/graphql", json={"query": "{ __schema { queryType { name } } }"})).json()
+        assert "BC_GRAPHQL_INTROSPECTION" in answer["errors"][0]["message"]
         assert (await client.get("/graphql", headers={"accept": "text/html"})).status_code == 406
         assert "server" not in (await client.get("/healthz")).headers
 
 
 async def tenants_and_keys(process: Process, owner: dict[str, str]) -> None:
-    """`bcd iam`, beside the running server."""
+    """`bcd iam` changes tenants and keys while the server runs."""
     assert bcd("iam", "tenant-add", "acme", "Acme", **owner).stdout == "Made tenant acme.\n"
     for arguments, words in (
         (["tenant-add", "acme", "Acme"], "already"),
@@ -148,9 +150,9 @@ async def tenants_and_keys(process: Process, owner: dict[str, str]) -> None:
     added = bcd("iam", "key-add", "acme", "ops", "--role", "admin", **owner)
     assert (added.returncode, added.stderr) == (0, "")
     key = added.stdout.strip()
-    told = await viewer(process.url, key)
-    assert (told["name"], told["tenantId"]) == ("ops", "acme")
-    assert "compute:sites:manage" in told["actions"]
+    caller = await viewer(process.url, key)
+    assert (caller["name"], caller["tenantId"]) == ("ops", "acme")
+    assert "compute:sites:manage" in caller["actions"]
     assert bcd("iam", "key-revoke", key.partition(".")[0], **owner).stdout == "Revoked.\n"
     assert await viewer(process.url, key) is None
     assert bcd("iam", "key-revoke", key.partition(".")[0], **owner).returncode == 1
@@ -160,13 +162,14 @@ async def tenants_and_keys(process: Process, owner: dict[str, str]) -> None:
 
 
 def dev(tmp_path: Path) -> Process:
-    """`bcd dev` on a folder of its own."""
+    """Starts `bcd dev` on a folder of its own."""
     return start(tmp_path / "dev.log", "dev", "--data-dir", str(tmp_path / "data"))
 
 
+@pytest.mark.alone
 async def test_bcd_dev_keeps_all_over_restarts_and_kill_9(tmp_path: Path) -> None:
-    """The first start makes the demo world and a 0600 credentials file; later ones, also after kill -9, keep keys and
-    data and take less than 3 s; SIGTERM and Ctrl-C end server and database in order, with code 0.
+    """The first start makes the demo world and a credentials file with mode 0600. Later starts, also after kill -9,
+    keep keys and data and take less than 3 s. SIGTERM and Ctrl-C end server and database in order, with code 0.
     """
     path = tmp_path / "data" / "dev-credentials.json"
     process = dev(tmp_path)
@@ -182,19 +185,19 @@ async def test_bcd_dev_keeps_all_over_restarts_and_kill_9(tmp_path: Path) -> Non
         assert process.url in printed
         assert "curl" in printed
         assert not [key for key in keys.values() if key.partition(".")[2] in printed + process.log]
-        taken = []
+        durations = []
         for version, ending in ((2, signal.SIGTERM), (3, signal.SIGKILL)):
             process.popen.send_signal(ending)
             assert await process.ended() == (-ending if ending == signal.SIGKILL else 0)
             began = time.monotonic()
             process = dev(tmp_path)
             await answers(process, "/readyz")
-            taken.append(time.monotonic() - began)
+            durations.append(time.monotonic() - began)
             assert json.loads(path.read_text())["keys"] == keys
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             await put(process, keys["acme-admin"], version)
             assert (await viewer(process.url, keys["root-admin"]))["tenantId"] == "root"
-        assert min(taken) < 3, taken
+        assert min(durations) < 3, durations
         assert "already in use" in refused("dev", "--port", "0", "--data-dir", str(tmp_path / "data"))
         process.popen.send_signal(signal.SIGINT)
         assert await process.ended() == 0
@@ -206,7 +209,7 @@ async def test_bcd_dev_keeps_all_over_restarts_and_kill_9(tmp_path: Path) -> Non
 
 
 async def put(process: Process, key: str, version: int) -> None:
-    """The next version of a secret, which proves that the former ones are there."""
+    """Puts the next version of a secret, whose number proves that the former versions are stored."""
     async with httpx.AsyncClient(base_url=process.url, headers={"authorization": f"Bearer {key}"}) as client:
         body = {"tenantId": "acme", "name": "n", "value": "v"}
         answer = await client.post("/api/compute/secrets/put", json=body)

@@ -1,4 +1,4 @@
-"""Settings of fixed words: any case is accepted, and a word that is not one of them is refused by name."""
+"""Tests settings with fixed words: any case is accepted, and the error of another word names the setting."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_fixed_words_take_any_case(word: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the variable and the words that it takes, and not the value."""
+    """The error names the variable and its words, and does not show the value."""
     monkeypatch.setenv("BC_LOG_LEVEL", "LOUD")
     with pytest.raises(SettingsError) as refused:
         Settings.read()

@@ -1,4 +1,4 @@
-"""`bcd serve --workers N`: one port and pool for several processes, which are replaced and end with their parent."""
+"""Tests `bcd serve --workers N`: workers share port and pool, are replaced when killed, and end with their parent."""
 
 import asyncio
 import os
@@ -23,16 +23,16 @@ WORKERS, POOL = 2, 5
 @pytest.fixture(scope="module")
 async def shared(cluster: EmbeddedPostgres, template: str, tmp_path_factory: Any) -> AsyncIterator[Served]:
     """The demo world behind two workers."""
-    given = {"BC_WORKERS": str(WORKERS), "BC_DATABASE_POOL_SIZE": str(POOL)}
+    variables = {"BC_WORKERS": str(WORKERS), "BC_DATABASE_POOL_SIZE": str(POOL)}
     async with (
         new_database(cluster, template) as url,
-        served(url, tmp_path_factory.mktemp("workers"), **given) as world,
+        served(url, tmp_path_factory.mktemp("workers"), **variables) as world,
     ):
         yield world
 
 
 async def workers_of(process: Process, count: int) -> list[int]:
-    """The workers that have said that they serve, once there are so many."""
+    """Waits until ``count`` workers have logged that they serve, and returns their process ids."""
     async with asyncio.timeout(20):
         while len(found := [entry["worker"] for entry in process.entries if "worker" in entry]) < count:
             await asyncio.sleep(0.02)
@@ -40,7 +40,7 @@ async def workers_of(process: Process, count: int) -> list[int]:
 
 
 async def gone(pid: int) -> None:
-    """Return once there is no such process."""
+    """Waits until the process does not exist."""
     async with asyncio.timeout(20):
         while True:
             try:
@@ -52,7 +52,7 @@ async def gone(pid: int) -> None:
 
 @asynccontextmanager
 async def asking(world: Served) -> AsyncIterator[list[int]]:
-    """The statuses of requests that are sent all through the block, each on a connection of its own."""
+    """Sends requests during the block, each on its own connection, and yields the growing list of their statuses."""
     statuses: list[int] = []
 
     async def ask() -> None:
@@ -64,7 +64,7 @@ async def asking(world: Served) -> AsyncIterator[list[int]]:
                         json={},
                         headers=world.headers("acme-admin") | {"connection": "close"},
                     )
-                except httpx.TransportError:  # it was a killed worker's
+                except httpx.TransportError:  # the connection of a killed worker
                     statuses.append(0)
                 else:
                     statuses.append(answer.status_code)
@@ -79,7 +79,7 @@ async def asking(world: Served) -> AsyncIterator[list[int]]:
 
 
 async def test_workers_share_port_pool_and_metrics(shared: Served) -> None:
-    """Both answer, what one changes the other sees, the pool is one over all, and either tells the metrics of all."""
+    """Both workers answer without error, use one pool, and report the metrics of both."""
     workers = await workers_of(shared.process, WORKERS)
     assert len(set(workers)) == WORKERS
     assert shared.process.popen.pid not in workers
@@ -100,14 +100,14 @@ async def test_workers_share_port_pool_and_metrics(shared: Served) -> None:
 
 
 async def test_a_killed_worker_is_replaced(shared: Served) -> None:
-    """Others serve meanwhile, and lost requests are those that it held."""
+    """The other worker serves meanwhile. Only the requests of the killed worker are lost."""
     before = await workers_of(shared.process, WORKERS)
     async with asking(shared) as statuses:
         os.kill(before[0], signal.SIGKILL)
         after = await workers_of(shared.process, len(before) + 1)
         await gone(before[0])
-        told = len(statuses)
-        while len(statuses) < told + 50:
+        answered = len(statuses)
+        while len(statuses) < answered + 50:
             await asyncio.sleep(0.02)
     assert after[-1] not in before
     assert statuses.count(0) <= 8
@@ -119,7 +119,7 @@ async def test_a_killed_worker_is_replaced(shared: Served) -> None:
 async def test_workers_end_with_their_parent(
     cluster: EmbeddedPostgres, template: str, tmp_path: Path, ending: signal.Signals
 ) -> None:
-    """In order where the parent is told to; and where it is killed, none is left that holds the port."""
+    """They end in order when the parent is told to stop. When it is killed, no worker remains that holds the port."""
     async with new_database(cluster, template) as url, served(url, tmp_path, BC_WORKERS="2") as world:
         workers = await workers_of(world.process, 2)
         world.process.popen.send_signal(ending)
@@ -132,7 +132,7 @@ async def test_workers_end_with_their_parent(
 
 
 def test_what_is_missing_is_said_once(tmp_path: Path) -> None:
-    """By the parent, in one line, and nothing is left running."""
+    """The parent reports a missing key or a bad setting in one line, and starts no worker."""
     keys = {"BC_KEYS_DIR": str(tmp_path / "none"), "BC_DATABASE_URL": "postgresql://127.0.0.1:1/none"}
     assert "bcd init" in refused("serve", "--port", "0", "--workers", "2", **keys)
     assert "BC_WORKERS" in refused("serve", "--port", "0", "--workers", "6", BC_DATABASE_POOL_SIZE="10", **keys)

@@ -1,1 +1,1 @@
-"""The console and GraphiQL in a real browser."""
+"""Tests of the console and GraphiQL in a real browser."""

@@ -1,9 +1,8 @@
-"""The console and GraphiQL as people use them: a real browser without a network against a running server."""
+"""Tests the console and GraphiQL in a real browser, which reaches only the running server."""
 
 import asyncio
 import json
 import re
-from models.access import identities
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from database.embedded import EmbeddedPostgres
-from services.identity import keyring
+from models.access import identities
 from tests.support import agent_world
 from tests.support import browser_support as support
 from tests.support.browser_support import Visit, dialog, traces
@@ -30,7 +29,7 @@ CREATE_SITE = "mutation ($input: CreateSiteInput!) { createSite(input: $input) {
 async def served(
     cluster: EmbeddedPostgres, template: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[World]:
-    """One demo world for all tests here, with the console and GraphiQL."""
+    """One demo world with the console and GraphiQL, for all tests of this file."""
     support.build_console()
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(new_database(cluster, template))
@@ -40,38 +39,38 @@ async def served(
 
 @pytest.fixture(scope="module")
 async def browser() -> AsyncIterator[Browser]:
-    """The one browser of these tests."""
+    """One browser for all tests of this file."""
     async with support.open_browser() as opened:
         yield opened
 
 
 @pytest.fixture
 async def visit(browser: Browser, served: World) -> AsyncIterator[Visit]:
-    """A visit that ends with the question whether anything left the origin or broke the content policy."""
-    async with support.visit(browser, served, permissions=["clipboard-read", "clipboard-write"]) as made:
-        yield made
+    """A visit. At its end it asserts that no request left the origin and nothing broke the content security policy."""
+    async with support.visit(browser, served, permissions=["clipboard-read", "clipboard-write"]) as opened:
+        yield opened
 
 
 async def mint(page: Page) -> str:
-    """Mint a token in the dialog; its bearer."""
+    """Mints a token in the dialog and returns its bearer."""
     await page.get_by_role("button", name="Mint token").click()
     await dialog(page).get_by_role("button", name="Mint", exact=True).click()
     return await page.get_by_test_id("bearer").inner_text()
 
 
 async def leave(page: Page) -> None:
-    """Close the dialog, and wait until it is gone."""
+    """Closes the dialog and waits until it is gone."""
     await dialog(page).get_by_role("button", name="Close", exact=True).last.click()
     await expect(dialog(page)).to_have_count(0)
 
 
 async def site_path(world: World, name: str) -> str:
-    """The address of a site's page."""
+    """Returns the path of the page of a site."""
     return f"/#/sites/{await world.site_id(name)}"
 
 
 async def new_caller(world: World) -> str:
-    """A key of acme's admin that a test may revoke."""
+    """Returns a new key of acme's admin, which a test may revoke."""
     async with world.owner.transaction() as tx:
         identity = await identities.find_identity(tx, "acme", "acme-admin")
         assert identity is not None
@@ -90,16 +89,17 @@ async def test_a_wrong_key_is_told_and_a_right_one_opens_the_sites(visit: Visit)
     await expect(page.get_by_label("API key")).to_have_value("")
 
 
+@pytest.mark.alone
 async def test_the_first_load_is_small_and_soon_ready(browser: Browser, served: World) -> None:
-    """The page paints nothing before its scripts have run: the first paint is the form that takes the key.
+    """The first paint takes less than a second: the page paints nothing before its scripts show the sign-in form.
 
-    The best of three visits with empty caches, since other programs want the processor too.
+    The best of three visits with empty caches counts, because other programs use the processor too.
     """
     assert support.first_load() < 300 * 1024
     painted: list[float] = []
     for _ in range(3):
-        async with support.visit(browser, served) as made:
-            page = await made.tab()
+        async with support.visit(browser, served) as opened:
+            page = await opened.tab()
             await page.get_by_label("API key").fill("typed")
             paint = "performance.getEntriesByName('first-contentful-paint')"
             await page.wait_for_function(f"{paint}.length")  # the form can be filled before it is painted
@@ -119,7 +119,7 @@ async def test_signing_out_leaves_no_key_behind(visit: Visit) -> None:
 async def test_a_token_is_minted_shown_once_copied_and_forgotten(visit: Visit) -> None:
     page = await visit.signed_in("acme-admin", await site_path(visit.world, "Acme Berlin"))
     bearer = await mint(page)
-    assert await traces(page, bearer) == ["dom", "heap"]  # the question finds what is there
+    assert await traces(page, bearer) == ["dom", "heap"]  # proves that `traces` finds a text that is there
     await expect(dialog(page)).to_contain_text(f"bcd site join --server {visit.world.url}")
     await dialog(page).get_by_role("button", name="Copy token").click()
     assert await page.evaluate("navigator.clipboard.readText()") == bearer
@@ -131,13 +131,13 @@ async def test_a_token_is_minted_shown_once_copied_and_forgotten(visit: Visit) -
 
 
 async def test_leaving_an_uncopied_token_warns(visit: Visit) -> None:
-    """Closing the dialog asks first, and so does the browser when the page is left."""
+    """The dialog asks before it closes, and the browser asks before it leaves the page."""
     page = await visit.signed_in("acme-admin", await site_path(visit.world, "Acme Berlin"))
     bearer = await mint(page)
-    asked: list[str] = []
+    questions: list[str] = []
 
     async def refuse(question: Any) -> None:
-        asked.append(question.type)
+        questions.append(question.type)
         await question.dismiss()
 
     page.on("dialog", refuse)
@@ -145,11 +145,12 @@ async def test_leaving_an_uncopied_token_warns(visit: Visit) -> None:
     await expect(dialog(page)).to_contain_text("was not copied")
     await page.close(run_before_unload=True)
     await expect(page.get_by_test_id("bearer")).to_have_text(bearer)
-    assert asked == ["beforeunload"]
+    assert questions == ["beforeunload"]
     await leave(page)
     assert await traces(page, bearer) == []
 
 
+@pytest.mark.alone
 async def test_a_token_minted_in_one_tab_appears_and_is_revoked_in_the_other_within_a_second(visit: Visit) -> None:
     path = await site_path(visit.world, "Acme Dublin")
     first, second = await visit.signed_in("acme-admin", path), await visit.signed_in("acme-admin", path)
@@ -165,7 +166,7 @@ async def test_a_token_minted_in_one_tab_appears_and_is_revoked_in_the_other_wit
 
 
 async def test_a_revocation_tells_whom_it_hits_and_the_lease_has_a_history(visit: Visit) -> None:
-    """Agents come, take the lease in turn, and go with their token, all before the eyes of an open page."""
+    """An open page shows how agents enrol, take the lease in turn, and are revoked with their token."""
     site = "Acme Dublin"
     page = await visit.signed_in("acme-admin", await site_path(visit.world, site))
     token_id, bearer = await agent_world.mint(visit.world, site, max_uses=2)
@@ -204,7 +205,7 @@ async def test_a_secret_goes_in_and_is_nowhere_afterwards(visit: Visit) -> None:
 
 
 async def test_a_token_is_bound_to_networks(visit: Visit) -> None:
-    """One a line; a bad one is told at its field; those of a token stand beside it."""
+    """The dialog takes one network a line and marks a bad one. The list shows the networks of a token."""
     page = await visit.signed_in("globex-admin", await site_path(visit.world, "Globex Osaka"))
     await page.get_by_role("button", name="Mint token").click()
     networks = dialog(page).get_by_label("Networks")
@@ -221,7 +222,7 @@ async def test_a_token_is_bound_to_networks(visit: Visit) -> None:
 
 
 async def test_an_agent_is_revoked_alone(visit: Visit) -> None:
-    """By its own button; the others of its token go on."""
+    """Its own button revokes it. Other agents of its token stay enrolled."""
     site = "Globex Osaka"
     _, bearer = await agent_world.mint(visit.world, site, max_uses=2)
     first, second = [await agent_world.join(visit.world, site, bearer, name=name) for name in ("rack-x", "rack-y")]
@@ -238,19 +239,19 @@ async def test_an_agent_is_revoked_alone(visit: Visit) -> None:
 
 
 async def test_a_secret_is_granted_to_a_site_and_taken_back(visit: Visit) -> None:
-    """On a site that is dedicated to the tenant, too; what does not exist is told."""
+    """The page of a dedicated site offers grants too. A reference that does not exist is an error."""
     for name in ("bmc/grant-1", "bmc/grant-2"):
-        given = {"tenantId": "acme", "name": name, "value": "v"}
-        assert (await visit.world.post("acme-admin", "secrets/put", given)).status_code == 200
+        body = {"tenantId": "acme", "name": name, "value": "v"}
+        assert (await visit.world.post("acme-admin", "secrets/put", body)).status_code == 200
     page = await visit.signed_in("acme-admin", await site_path(visit.world, "Ashburn"))
     grants = page.locator("[aria-labelledby=grants]")
     await expect(grants).to_contain_text("No secret is granted")
     await grants.get_by_role("button", name="Grant secret").click()
     field = dialog(page).locator("input")
-    for wrong, told in (("bmc/grant-1", "invalid argument"), ("secret://tenant/acme/no-such", "not found")):
+    for wrong, message in (("bmc/grant-1", "invalid argument"), ("secret://tenant/acme/no-such", "not found")):
         await field.fill(wrong)
         await field.press("Enter")
-        await expect(dialog(page).get_by_role("alert")).to_contain_text(told)
+        await expect(dialog(page).get_by_role("alert")).to_contain_text(message)
     await field.fill("grant-2")
     await page.get_by_role("option", name="secret://tenant/acme/bmc/grant-2").click()
     await dialog(page).get_by_role("button", name="Grant", exact=True).click()
@@ -322,9 +323,9 @@ async def test_a_key_revoked_meanwhile_is_told(visit: Visit) -> None:
 
 async def test_sites_are_searched_and_paged(visit: Visit) -> None:
     for number in range(25):
-        given = {"tenantId": "globex", "kind": "CUSTOM", "name": f"Hall {number:02}", "region": "eu-west"}
-        made = await visit.world.graphql("globex-admin", CREATE_SITE, input=given | {"idempotencyKey": f"h{number}"})
-        assert "errors" not in made
+        site = {"tenantId": "globex", "kind": "CUSTOM", "name": f"Hall {number:02}", "region": "eu-west"}
+        answer = await visit.world.graphql("globex-admin", CREATE_SITE, input=site | {"idempotencyKey": f"h{number}"})
+        assert "errors" not in answer
     page = await visit.signed_in("globex-admin")
     await expect(page.locator(ROW).first).to_be_visible()
     count = await page.locator(ROW).count()
@@ -350,12 +351,12 @@ async def test_graphiql_explores_and_runs_operations(visit: Visit) -> None:
         page.get_by_role("region", name="Explorer").or_(page.locator(".graphiql-explorer-root"))
     ).to_contain_text("siteTokens")
     await expect(page.get_by_role("tab")).to_have_count(8)
-    assert any(".worker-" in url for url in visit.asked)
+    assert any(".worker-" in url for url in visit.requested)
     assert set(await traces(page, visit.world.keys["acme-admin"])) <= {"heap"}
 
 
 async def test_graphiql_puts_an_editor_away_without_a_word(visit: Visit) -> None:
-    """Another key makes all editors anew; what the old ones still did is cancelled, which is not told as an error."""
+    """Another key replaces all editors. Their unfinished work is cancelled, which is not reported as an error."""
     page = await visit.tab("/graphql")
     await expect(page.get_by_role("region", name="Operation Editor")).to_contain_text("Viewer")
     await page.evaluate(
@@ -363,16 +364,16 @@ async def test_graphiql_puts_an_editor_away_without_a_word(visit: Visit) -> None
         ["Canceled", "Broken"],
     )
     await page.evaluate("new Promise((resolve) => setTimeout(resolve))")
-    assert visit.told == ["uncaught: Broken"]
-    visit.told.clear()
+    assert visit.errors == ["uncaught: Broken"]
+    visit.errors.clear()
 
 
 async def test_pages_are_accessible_and_fit_small_windows(browser: Browser, served: World) -> None:
-    """No serious finding of axe in either scheme, and nothing wider than a window of 400 px."""
+    """The checker axe finds nothing serious in either colour scheme, and no page is wider than a window of 400 px."""
     berlin = await site_path(served, "Acme Berlin")
     faults: dict[str, Any] = {}
-    async with support.visit(browser, served) as made:
-        page = await made.tab()
+    async with support.visit(browser, served) as opened:
+        page = await opened.tab()
 
         async def examine(name: str) -> None:
             for scheme in ("light", "dark"):
@@ -408,6 +409,6 @@ async def test_pages_are_accessible_and_fit_small_windows(browser: Browser, serv
 
 
 async def leave_uncopied(page: Page) -> None:
-    """Close the dialog of a token that nobody copied: it asks once."""
+    """Closes the dialog of a token that nobody copied, which asks once."""
     await dialog(page).get_by_role("button", name="Close", exact=True).last.click()
     await leave(page)

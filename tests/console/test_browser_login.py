@@ -1,4 +1,4 @@
-"""Sign-in to the console by OIDC: a real browser, a running server, and an issuer in a process of its own."""
+"""Tests sign-in to the console by OIDC with a real browser, a running server, and an issuer as a process of its own."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ CLIENT = "better-compute-console"
 
 @pytest.fixture(scope="module")
 async def browser() -> AsyncIterator[Browser]:
-    """The one browser of these tests."""
+    """One browser for all tests of this file."""
     support.build_console()
     async with support.open_browser() as opened:
         yield opened
@@ -35,7 +35,9 @@ async def browser() -> AsyncIterator[Browser]:
 
 @asynccontextmanager
 async def issuer(*, seconds: int = 300, once: bool = False) -> AsyncIterator[str]:
-    """The issuer's URL; its access tokens live for ``seconds``, and are not renewed if they are for ``once``."""
+    """Starts an issuer and yields its URL. Its access tokens live for ``seconds``, and cannot be renewed if
+    ``once``.
+    """
     command = ["node", "tests/issuer.mjs", AUDIENCE, str(seconds), *(["once"] if once else [])]
     process = await asyncio.create_subprocess_exec(*command, cwd=CONSOLE, stdout=asyncio.subprocess.PIPE)
     try:
@@ -47,7 +49,7 @@ async def issuer(*, seconds: int = 300, once: bool = False) -> AsyncIterator[str
 
 
 class Login:
-    """Somebody at the console's sign-in page."""
+    """A visitor at the console's sign-in page, and the tokens that the issuer sent."""
 
     def __init__(self, visit: Visit, page: Page, url: str) -> None:
         self.visit = visit
@@ -58,11 +60,11 @@ class Login:
 
     async def _hear(self, response: Response) -> None:
         if response.url.endswith("/token"):
-            with contextlib.suppress(Error):  # the page was left before it read the answer, and so holds nothing of it
+            with contextlib.suppress(Error):  # the page was left before it read the response
                 self.tokens.append(await response.json())
 
     async def enter(self) -> None:
-        """Sign in."""
+        """Signs in with the issuer and waits until the console shows it."""
         await self.button.click()
         await self.page.get_by_role("button", name="Sign out").wait_for()
 
@@ -71,11 +73,11 @@ class Login:
 async def at_the_door(
     browser: Browser, database_url: str, folder: Path, path: str = "/", *, known: bool = True, **options: Any
 ) -> AsyncIterator[Login]:
-    """The sign-in page of a server that trusts a new issuer, whose johndoe is an administrator if he is ``known``."""
+    """Yields the sign-in page of a server that trusts a new issuer. If ``known``, johndoe is an administrator there."""
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(issuer(**options))
-        given = {"oidc_issuer": url, "oidc_audience": AUDIENCE, "oidc_client_id": CLIENT}
-        world: World = await stack.enter_async_context(make_world(database_url, folder, **given))
+        overrides = {"oidc_issuer": url, "oidc_audience": AUDIENCE, "oidc_client_id": CLIENT}
+        world: World = await stack.enter_async_context(make_world(database_url, folder, **overrides))
         if known:
             await enlist(world, url, SUB)
         visit = await stack.enter_async_context(support.visit(browser, world, issuer=url))
@@ -83,15 +85,15 @@ async def at_the_door(
 
 
 async def test_signing_in_leaves_no_token_behind(browser: Browser, database_url: str, tmp_path: Path) -> None:
-    """Code with PKCE; back on the page that was asked for; what the redirect needed and brought is gone."""
+    """Sign-in uses a code with PKCE and returns to the page that was opened. No data of the redirect remains."""
     async with at_the_door(browser, database_url, tmp_path, "/#/secrets") as login:
         page = login.page
-        assert not [url for url in login.visit.asked if "oidc-client" in url], "the library is loaded when needed"
+        assert not [url for url in login.visit.requested if "oidc-client" in url], "the library is loaded when needed"
         await login.enter()
         await expect(page.get_by_role("heading", name="Secrets")).to_be_visible()
         await expect(page.get_by_role("banner")).to_contain_text(SUB)
         assert page.url == f"{login.visit.world.url}/#/secrets"
-        [went] = [url for url in login.visit.asked if "/authorize?" in url]
+        [went] = [url for url in login.visit.requested if "/authorize?" in url]
         assert "code_challenge_method=S256" in went
         assert "response_type=code" in went
         [given] = login.tokens
@@ -106,7 +108,7 @@ async def test_signing_in_leaves_no_token_behind(browser: Browser, database_url:
 
 
 async def test_api_keys_stay(browser: Browser, database_url: str, tmp_path: Path) -> None:
-    """Beside the issuer's button; and the small first load stays small."""
+    """API keys work beside the issuer's button, and the first load stays small."""
     async with at_the_door(browser, database_url, tmp_path) as login:
         await expect(login.button).to_be_visible()
         for scheme in ("light", "dark"):
@@ -130,7 +132,7 @@ async def test_somebody_unknown_is_told_what_to_ask_for(browser: Browser, databa
 async def test_a_token_is_renewed_and_the_page_stays_live(
     browser: Browser, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Past the first token's end there is a second, by which the page goes on and hears of changes."""
+    """After the first token expired, the page continues with a second one and still receives changes."""
     monkeypatch.setattr(oidc, "LEEWAY_SECONDS", 0)
     async with at_the_door(browser, database_url, tmp_path, seconds=4) as login:
         world, began = login.visit.world, time.monotonic()
@@ -142,14 +144,16 @@ async def test_a_token_is_renewed_and_the_page_stays_live(
         assert (await world.post("acme-admin", "sites/update", renamed)).status_code == 200
         await expect(login.page.get_by_role("link", name="Acme Bonn")).to_be_visible()
         assert len({token["access_token"] for token in login.tokens}) == len(login.tokens)
-        for token in login.tokens:
+        for token in tuple(login.tokens):  # the page goes on to renew, about as fast as this looks for traces
             assert set(await traces(login.page, token["access_token"])) <= {"heap"}
 
 
 async def test_an_expired_token_leads_back_and_is_told(
     browser: Browser, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the issuer gives nothing to renew it by, the server ends the stream, and the page says why it is back."""
+    """If the issuer gives no refresh token, the server ends the stream, and the sign-in page says that the token
+    expired.
+    """
     monkeypatch.setattr(oidc, "LEEWAY_SECONDS", 0)
     async with at_the_door(browser, database_url, tmp_path, seconds=4, once=True) as login:
         await login.enter()
@@ -162,7 +166,7 @@ async def test_an_expired_token_leads_back_and_is_told(
 async def test_a_sign_in_that_comes_to_nothing_is_told(
     browser: Browser, database_url: str, tmp_path: Path, answer: str
 ) -> None:
-    """Refused at the issuer, or an answer to a question that nobody asked: no session, and a clean address."""
+    """A refusal by the issuer and a forged redirect start no session, and their parameters leave the address."""
     async with at_the_door(browser, database_url, tmp_path) as login:
         page, world = login.page, login.visit.world
 
@@ -178,15 +182,15 @@ async def test_a_sign_in_that_comes_to_nothing_is_told(
 
 
 async def test_a_console_without_an_issuer_offers_none(browser: Browser, database_url: str, tmp_path: Path) -> None:
-    """Nor does its policy allow any other origin; and an issuer for the API alone is not the console's."""
-    for name, given in {
+    """Its content security policy allows no other origin. An issuer without a client id is for the API alone."""
+    for name, overrides in {
         "none": {},
         "api": {"oidc_issuer": "https://login.example.com", "oidc_audience": AUDIENCE},
     }.items():
         async with AsyncExitStack() as stack:
             folder = tmp_path / name
             folder.mkdir()
-            world = await stack.enter_async_context(make_world(database_url, folder, **given))
+            world = await stack.enter_async_context(make_world(database_url, folder, **overrides))
             visit = await stack.enter_async_context(support.visit(browser, world))
             answer = await world.client.get("/api/sign-in.json")
             assert json.loads(answer.content) == {"oidc": None}

@@ -1,6 +1,4 @@
-"""The engine behind its door: documents are prepared once, faults are named without values, and server errors are
-masked.
-"""
+"""The engine behind its door: documents are prepared once, faults are named without values, errors are masked."""
 
 import gc
 from collections.abc import AsyncIterator, Iterator, MutableMapping

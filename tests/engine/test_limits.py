@@ -12,6 +12,8 @@ from engine.errors import BadDocumentError, LimitExceededError
 from engine.limits import Limits, check_cost, check_document, check_text
 from tests.support.small_schema import SCHEMA, ask, codes_of, small_engine
 
+pytestmark = pytest.mark.alone
+
 CHAIN = "{ things { ...f30 } }" + "".join(f" fragment f{n} on Thing {{...f{n - 1} ...f{n - 1}}}" for n in range(1, 31))
 CHAIN += " fragment f0 on Thing {id}"
 

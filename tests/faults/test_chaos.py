@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.chaos import check, storm
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
 
 async def test_killed_servers_and_databases_never_make_two_holders(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from database.migrate import upgrade
 from models.access import identities
 from tests.support.world import World, make_world
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
 QUERY = "{ sites { nodes { id } } }"
 PUT = "mutation ($input: PutSecretInput!) { putSecret(input: $input) { version } }"

@@ -1,1 +1,1 @@
-"""The rules of the repository, and its programs beside the server."""
+"""Tests of the rules of the repository, and of its programs beside the server."""

@@ -1,4 +1,4 @@
-"""Tests how the benchmarks report what cannot be run: a missing program, a missing peer, a peer with other answers."""
+"""Tests how the benchmarks report a missing program, a missing peer, and a peer with different answers."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def without_packages(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def missing(without_packages: Path) -> NotInstalledError:
-    """The reason why Mercurius does not run there."""
+    """The error that says why Mercurius does not run from that folder."""
     with pytest.raises(NotInstalledError) as caught:
         mercurius(without_packages)
     return caught.value
@@ -69,7 +69,7 @@ def missing(without_packages: Path) -> NotInstalledError:
 
 @pytest.mark.parametrize("module", ["benchmarks", "benchmarks.workers"])
 def test_without_wrk_there_is_one_line_and_status_1(module: str, tmp_path: Path) -> None:
-    """Nothing is started before it, and nothing is printed beside it."""
+    """Nothing is started before it, and nothing else is printed."""
     environment = os.environ | {"PATH": str(tmp_path), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", module]
     finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -85,7 +85,7 @@ def test_make_looks_for_wrk_before_it_installs_anything() -> None:
 
 
 def test_a_python_without_packages_is_told_in_one_line() -> None:
-    """`-S` leaves the environment's packages out."""
+    """`-S` hides the packages of the environment."""
     command = [sys.executable, "-S", "-m", "benchmarks.subscribers"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -95,7 +95,7 @@ def test_a_python_without_packages_is_told_in_one_line() -> None:
 
 
 def test_a_missing_package_is_told_in_one_line() -> None:
-    """What only an option needs is looked for before minutes of measuring."""
+    """A package that only an option needs is checked before minutes of measuring."""
     require_package("json", "--plot")
     with pytest.raises(SystemExit) as caught, told_in_one_line():
         require_package("no_such_package", "--plot")
@@ -103,7 +103,7 @@ def test_a_missing_package_is_told_in_one_line() -> None:
 
 
 def test_a_missing_peer_is_a_row_that_was_not_run(missing: NotInstalledError) -> None:
-    """Its rows in table and file say why; the other figures are there; it is no fault."""
+    """Its rows in the table and the file give the reason. The other figures are there, and it is no fault."""
     stage = Stage("http://server", "key", "http://stock", "http://raw", missing, "site_1", ["site_1"])
     assert stage.errors == [missing]
     peer = at(stage.mercurius, "/graphql", {}, {})
@@ -121,7 +121,7 @@ def test_a_missing_peer_is_a_row_that_was_not_run(missing: NotInstalledError) ->
 
 
 def test_mercurius_needs_each_of_its_packages(without_packages: Path, missing: NotInstalledError) -> None:
-    """A folder of packages that an interrupted `npm ci` left is not taken for an installation."""
+    """The incomplete folder of packages of an interrupted `npm ci` does not count as an installation."""
     names = list(json.loads((without_packages / "package.json").read_text())["dependencies"])
     for name in names:
         with pytest.raises(NotInstalledError, match=str(missing).partition(" (")[0]):
@@ -133,7 +133,7 @@ def test_mercurius_needs_each_of_its_packages(without_packages: Path, missing: N
 
 
 def test_a_peer_with_another_answer_is_a_fault() -> None:
-    """Its row says so in one line, the details follow in the text, and the exit status is 1."""
+    """Its row gives the reason in one line, the text of the error has the details, and the exit status is 1."""
     with answering(b'{"data": 1}') as ours, answering(b'{"data": 2}') as peer:
         values = measured(ours, peer)
     assert isinstance(values, BenchmarkError)
@@ -145,7 +145,7 @@ def test_a_peer_with_another_answer_is_a_fault() -> None:
 
 
 def test_a_peer_that_answers_with_an_error_is_a_fault() -> None:
-    """The figure is not run, and nothing but its row is lost."""
+    """The figure is reported as not run. Other figures are not affected."""
     with answering(b'{"data": 1}') as ours, answering(b"{}", status=500) as peer:
         values = measured(ours, peer)
         assert isinstance(values, BenchmarkError)

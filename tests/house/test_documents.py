@@ -1,4 +1,4 @@
-"""Documents and lock files: the README's table of settings, and what lock files may hold."""
+"""Tests the README's table of settings, and that lock files hold only versions and hashes."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ TRACKED = [
 
 
 def test_the_readme_has_the_settings_as_they_are() -> None:
-    """Its table is what `bcd settings` prints."""
+    """The table of the README is the output of `bcd settings`."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         documents.settings()
@@ -26,14 +26,14 @@ def test_the_readme_has_the_settings_as_they_are() -> None:
 
 
 REQUIREMENT = re.compile(
-    r"[A-Za-z0-9._-]+(\[[a-z,]+\])?==[A-Za-z0-9.+!]+( ; [^\\]+)? \\"  # a version, and where it is needed
+    r"[A-Za-z0-9._-]+(\[[a-z,]+\])?==[A-Za-z0-9.+!]+( ; [^\\]+)? \\"  # a version, and the systems that need it
     r"|    --hash=sha256:[0-9a-f]{64}( \\)?"
-    r"|    # via( (-r )?\S+( \(\S+\))?)?|    #   (-r )?\S+( \(\S+\))?"  # which package needs it
+    r"|    # via( (-r )?\S+( \(\S+\))?)?|    #   (-r )?\S+( \(\S+\))?"  # the package that needs it
 )
 
 
 def test_python_lock_files_hold_versions_and_hashes() -> None:
-    """A line is a version, a hash, or a comment that names the packages that need it."""
+    """Each line is a version, a hash, or a comment that names the packages that need it."""
     locks = [path for path in TRACKED if path.endswith(".lock")]
     assert locks
     for path in locks:
@@ -42,7 +42,7 @@ def test_python_lock_files_hold_versions_and_hashes() -> None:
 
 
 def test_npm_lock_files_hold_versions_and_hashes() -> None:
-    """A package has a version and a hash, and no address that it was downloaded from."""
+    """Each package has a version and a hash, and no download address."""
     locks = [path for path in TRACKED if path.endswith("package-lock.json")]
     assert locks
     for path in locks:
@@ -53,13 +53,13 @@ def test_npm_lock_files_hold_versions_and_hashes() -> None:
 
 
 def test_npm_settings_name_no_registry() -> None:
-    """`.npmrc` holds only switches."""
+    """`.npmrc` files hold only switches."""
     for path in (path for path in TRACKED if path.endswith(".npmrc")):
         for line in (ROOT / path).read_text().splitlines():
             assert re.fullmatch(r"(omit-lockfile-registry-resolved|fund|audit)=(true|false)", line), f"{path}: {line}"
 
 
 def test_nothing_names_this_checkout() -> None:
-    """No committed file holds the folder that it stands in: a checkout works wherever it is."""
+    """No committed file contains the path of the checkout, so that it works in any folder."""
     for path in TRACKED:
         assert f"{ROOT}/".encode() not in (ROOT / path).read_bytes(), path

@@ -1,4 +1,4 @@
-"""The rooms of the house: who imports whom, where SQL and the environment are read, how large files are."""
+"""Tests the layout of the repository: which folders import which, where SQL may stand, and the size of files."""
 
 import ast
 import re
@@ -58,22 +58,22 @@ def libraries(path: str) -> set[str]:
 
 
 def of(*rooms: str) -> list[str]:
-    """Returns the files of rooms. None is missing by a misspelling."""
-    found = [path for path in SOURCES if room(path) in rooms]
-    assert {room(path) for path in found} == set(rooms)
-    return found
+    """Returns the files of rooms. Raises AssertionError if a room has no file, so that no name is misspelt."""
+    paths = [path for path in SOURCES if room(path) in rooms]
+    assert {room(path) for path in paths} == set(rooms)
+    return paths
 
 
 @pytest.mark.parametrize("name", ROOMS)
 def test_imports_go_one_way(name: str) -> None:
-    """A room imports itself and the rooms that its line names, and no program beside the server."""
+    """A room imports only itself and the rooms that its line names, and no program beside the server."""
     allowed = {name, *ROOMS[name].split()}
     for path in of(name):
         assert libraries(path) & {*ROOMS, "tests", "benchmarks"} <= allowed, path
 
 
 def test_no_file_is_in_a_circle() -> None:
-    """No files import one another in a loop, not even for types alone."""
+    """No files import one another in a circle, not even for types alone."""
     modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in SOURCES}
 
     def target(name: str) -> str | None:
@@ -125,7 +125,7 @@ SQL = re.compile(
 
 
 def texts(path: str) -> Iterator[str]:
-    """The strings of a file but its docstrings; formatted ones as their fixed parts."""
+    """Yields the strings of a file except its docstrings. Of a formatted string it yields the constant parts."""
     module = tree(path)
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     docstrings = {
@@ -141,7 +141,7 @@ def texts(path: str) -> Iterator[str]:
 
 
 def test_sql_stands_in_models_and_database_only() -> None:
-    """Other rooms hold no statement as text, and import no library to build or run one with."""
+    """Other rooms hold no statement as text, and import no library that builds or runs statements."""
     outside = [path for path in SOURCES if room(path) not in {"models", "database", "tests", "benchmarks"}]
     for path in outside:
         assert not libraries(path) & {"sqlalchemy", "sqlmodel", "asyncpg", "alembic"}, path
@@ -152,7 +152,7 @@ def test_sql_stands_in_models_and_database_only() -> None:
 
 
 def test_the_environment_is_read_in_one_place() -> None:
-    """``os.environ`` and ``os.getenv`` stand only in settings.py, agent/, and programs beside the server."""
+    """Only settings.py, agent/, and programs beside the server use ``os.environ`` and ``os.getenv``."""
     for path in SOURCES:
         if room(path) in {"settings", "agent", "tests", "benchmarks", "clients"}:
             continue
@@ -162,7 +162,7 @@ def test_the_environment_is_read_in_one_place() -> None:
 
 
 def test_no_file_is_too_long() -> None:
-    """Python, TypeScript and style files of ours have 400 lines at most, files of tests 500."""
+    """Python, TypeScript, JavaScript and style files have at most 400 lines, files of tests at most 500."""
     long = {
         path: lines
         for path in TRACKED
@@ -173,7 +173,7 @@ def test_no_file_is_too_long() -> None:
 
 
 def test_no_room_is_too_full() -> None:
-    """A folder holds 20 files of code at most."""
+    """A folder holds at most 20 files of code."""
     counts: dict[Path, int] = {}
     for path in TRACKED:
         if path.endswith((".py", ".ts", ".tsx")) and (ROOT / path).exists():
@@ -182,7 +182,7 @@ def test_no_room_is_too_full() -> None:
 
 
 def test_every_file_says_what_it_is_for() -> None:
-    """Each Python file begins with a docstring, whose first line is a sentence."""
+    """Each Python file begins with a docstring whose first line is a whole sentence."""
     for path in SOURCES:
         first = (ast.get_docstring(tree(path)) or "").partition("\n")[0]
         assert first.endswith((".", ":")) or path.startswith("database/migrations/"), path
@@ -192,26 +192,26 @@ FORWARDERS_ALLOWED: set[str] = set()
 
 
 def test_no_function_only_forwards() -> None:
-    """A function whose body is one call with its own arguments, in their order, is not there: call the other one."""
-    found = {
+    """No function only calls another with its own arguments in their order. Callers call the other one instead."""
+    forwarders = {
         f"{path}:{node.name}"
         for path in SOURCES
         if room(path) not in {"tests", "benchmarks"} and not path.startswith("database/migrations/")
         for node in ast.walk(tree(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.decorator_list and forwards(node)
     }
-    assert found == FORWARDERS_ALLOWED
+    assert forwarders == FORWARDERS_ALLOWED
 
 
 def forwards(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether all that ``node`` does is to call a plain function with what it was given."""
+    """Returns whether the function only calls another plain function with its own arguments."""
     body = node.body[1:] if ast.get_docstring(node) else node.body
     if len(body) != 1 or not isinstance(body[0], ast.Return):
         return False
     call = body[0].value.value if isinstance(body[0].value, ast.Await) else body[0].value
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         return False
-    given = [argument.id for argument in call.args if isinstance(argument, ast.Name)]
-    given += [keyword.arg or "" for keyword in call.keywords if isinstance(keyword.value, ast.Name)]
+    passed = [argument.id for argument in call.args if isinstance(argument, ast.Name)]
+    passed += [keyword.arg or "" for keyword in call.keywords if isinstance(keyword.value, ast.Name)]
     names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
-    return bool(names) and given == names and len(given) == len(call.args) + len(call.keywords)
+    return bool(names) and passed == names and len(passed) == len(call.args) + len(call.keywords)

@@ -1,4 +1,4 @@
-"""The exported schema: up to date, described in every element, and one operation behind every field."""
+"""Tests that the exported schema is up to date, describes every element, and has one operation for each field."""
 
 import re
 from pathlib import Path
@@ -24,17 +24,17 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.fixture(scope="module")
 def sdl() -> GraphQLSchema:
-    """The exported schema, as clients read it."""
+    """The exported schema, parsed as clients parse it."""
     return build_schema((ROOT / "schema" / "schema.graphql").read_text())
 
 
 def test_the_exported_schema_is_up_to_date() -> None:
-    """`bcd schema` was run after the last change of a type."""
+    """The exported schema is the output of `bcd schema` for the current types."""
     assert (ROOT / "schema" / "schema.graphql").read_text() == strawberry_schema.as_str().rstrip() + "\n"
 
 
 def test_every_element_of_the_schema_is_described(sdl: GraphQLSchema) -> None:
-    """Types, fields, arguments, input fields and enum values."""
+    """Types, fields, arguments, input fields, enum values and directives have a description."""
     bare: list[str] = []
     for name, type_ in sdl.type_map.items():
         if name.startswith("__") or is_specified_scalar_type(type_):
@@ -57,27 +57,29 @@ def test_every_element_of_the_schema_is_described(sdl: GraphQLSchema) -> None:
 
 
 NO_OPERATION = {"viewer", "node"}
-"""Fields that read what the request brings, or any object; there is no HTTP method of theirs."""
+"""Root fields without an HTTP method: they read the caller of the request, or any object."""
 
 NO_FIELD: set[str] = set()
 """Operations without a root field."""
 
 
 def test_every_field_has_its_operation_and_every_operation_its_field(sdl: GraphQLSchema) -> None:
-    """A root field says what its operation says: the docstring of the one function behind both doors."""
+    """A root field has the description of its operation, which is the docstring of the one function behind
+    both doors.
+    """
     assert sdl.query_type is not None
     assert sdl.mutation_type is not None
     fields = sdl.query_type.fields | sdl.mutation_type.fields
     operations = {operation.description: operation.name for operation in OPERATIONS}
     assert len(operations) == len(OPERATIONS)
-    found = {name: operations.get(field.description or "") for name, field in fields.items()}
-    assert {name for name, operation in found.items() if operation is None} == NO_OPERATION
-    behind = [operation for operation in found.values() if operation is not None]
+    operation_of = {name: operations.get(field.description or "") for name, field in fields.items()}
+    assert {name for name, operation in operation_of.items() if operation is None} == NO_OPERATION
+    behind = [operation for operation in operation_of.values() if operation is not None]
     assert sorted(behind) == sorted(set(operations.values()) - NO_FIELD)
 
 
 def test_constraints_stand_in_the_schema(sdl: GraphQLSchema) -> None:
-    """Bounds and patterns of inputs are spelt out where clients look: in the descriptions of input fields."""
+    """The descriptions of input fields state their bounds and patterns, because clients look there."""
     token = sdl.type_map["CreateSiteTokenInput"]
     assert isinstance(token, GraphQLInputObjectType)
     for field, words in {

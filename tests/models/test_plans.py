@@ -21,10 +21,9 @@ from database.embedded import EmbeddedPostgres
 from database.statement import Statement
 from models.access import identities, projection, tenants
 from models.fleet import agent_jwts, agent_keys, agents, leases, redemption, renewals, site_tokens, sites
-from models.fleet.agents import AgentQuery
-from models.fleet.site_tokens import SiteTokenQuery
 from models.fleet.sites import SiteQuery, SiteSort
 from models.journal import audit, outbox
+from models.lists import KeysetList
 from models.pages import ALL
 from models.secrets import ciphertexts, grants, secrets
 from tests.conftest import _execute
@@ -88,7 +87,10 @@ def counted(name: str, indexes: str, query: SiteQuery | None = None, /, *, rows:
 NOW = datetime.now(UTC)
 BY_NAME_LATER: Values = {"after_id": "", "after_name": "Site 8"}
 LAST: Values = {"after_id": site_id(10 * SITES - 200)}
-LATER: Values = {"after_time": NOW - timedelta(hours=1), "after_id": token_id(1)}
+LATER: Values = {
+    "after_id": token_id(1),
+    **dict.fromkeys(("after_created_at", "after_enrolled_at", "after_time"), NOW - timedelta(hours=1)),
+}
 NUMBERS = range(1, PAGE)
 SITE: Values = {"tenant": MOST, "site": site_id(60)}
 OF_SITES: Values = {"tenants": [MOST] * len(NUMBERS), "sites": [site_id(10 * number) for number in NUMBERS]}
@@ -110,7 +112,7 @@ JWTS: Values = {
 }
 SECRET: Values = {"tenant_id": MOST, "scope": "tenant", "name": "name-1", "limit": PAGE}
 GRANT: Values = {"of_tenant": MOST, "of_scope": "tenant", "of_name": "name-1", "of_site": site_id(60), "limit": PAGE}
-AFTER_GRANT: Values = {"after_scope": "tenant", "after_name": "name-3", "after_site": ""}
+AFTER_GRANT: Values = {"after_scope": "tenant", "after_name": "name-3", "after_site_id": ""}
 AUDIT: Values = {"tenant_id": MOST, "limit": PAGE, "resource": f"compute-site/{site_id(60)}"}
 AUDIT_HELD: Values = {"resources": [f"compute-site/{held}" for held in HELD]}
 CALLER: Values = {"tenant_id": MOST, "created_by": "idn_most", "identity_id": "idn_most"}
@@ -121,20 +123,29 @@ BY_SITE = "ix_site_visibility_site_id uq_sites_id"
 BY_NAME = SiteQuery(sort=SiteSort.NAME)
 
 
-def tokens(query: SiteTokenQuery = SiteTokenQuery(), **shape: bool) -> Statement[Any]:  # noqa: B008 - a constant
-    return site_tokens._page_statement(query, **{"site_ids": False, "continued": False} | shape)
+def page_of(keyset_list: KeysetList[Any], conditions: str, *, continued: bool) -> Statement[Any]:
+    """Returns the statement of a page under these conditions, given by name."""
+    return keyset_list.page_statement(frozenset(conditions.split()), continued)
 
 
-def enrolled(query: AgentQuery = AgentQuery(), **shape: bool) -> Statement[Any]:  # noqa: B008 - a constant
-    return agents._page_statement(query, **{"site_ids": False, "continued": False} | shape)
+def tokens(conditions: str = "", *, continued: bool = False) -> Statement[Any]:
+    return page_of(site_tokens._LIST, f"tenant_id {conditions}", continued=continued)
 
 
-def granted(**shape: bool) -> Statement[Any]:
-    return grants._page_statement(**{"secret": False, "site": False, "continued": False} | shape)
+def enrolled(conditions: str = "", *, continued: bool = False) -> Statement[Any]:
+    return page_of(agents._LIST, f"tenant_id {conditions}", continued=continued)
 
 
-def audited(*filters: str, **shape: bool) -> Statement[Any]:
-    return audit._page_statement(frozenset(filters), **{"sites_only": False, "continued": False} | shape)
+def granted(conditions: str = "", *, continued: bool = False) -> Statement[Any]:
+    return page_of(grants._LIST, f"of_tenant {conditions}", continued=continued)
+
+
+def put(*, continued: bool = False) -> Statement[Any]:
+    return page_of(secrets._LIST, "tenant_id scope", continued=continued)
+
+
+def audited(conditions: str = "", *, continued: bool = False) -> Statement[Any]:
+    return page_of(audit._LIST, f"tenant_id {conditions}", continued=continued)
 
 
 CASES = [
@@ -169,25 +180,26 @@ CASES = [
     case("projection, cleared", projection._CLEAR, "ix_site_visibility_site_id", site=site_id(60)),
     case("tokens, first page", tokens(), "ix_join_tokens_tenant_id_created_at_id", **OWN),
     case("tokens, next page", tokens(continued=True), "ix_join_tokens_tenant_id_created_at_id", **OWN, **LATER),
-    case("tokens of a site", tokens(SiteTokenQuery("")), "ix_join_tokens_tenant_id_site_id_id", **OWN),
+    case("tokens of a site", tokens("site_id"), "ix_join_tokens_tenant_id_site_id_id", **OWN),
     case(
         "tokens of a site, next page",
-        tokens(SiteTokenQuery(""), continued=True),
+        tokens("site_id", continued=True),
         "ix_join_tokens_tenant_id_site_id_id",
         **OWN,
         **LATER,
     ),
-    case("tokens, held to some sites", tokens(site_ids=True), "ix_join_tokens_tenant_id_site_id_id", **OWN),
+    case("tokens, held to some sites", tokens("site_ids"), "ix_join_tokens_tenant_id_site_id_id", **OWN),
     case(
         "tokens of a page of sites",
-        site_tokens._first_pages_statement(ALL),
+        site_tokens._LIST.first_pages_statement("site_id", ALL),
         "ix_join_tokens_tenant_id_site_id_id",
         limit=11,
-        **OF_SITES,
+        tenants=OF_SITES["tenants"],
+        parents=OF_SITES["sites"],
     ),
     case(
         "tokens of a site, counted",
-        site_tokens._count_statement(SiteTokenQuery(""), site_ids=False),
+        site_tokens._LIST.count_statement(frozenset({"tenant_id", "site_id"})),
         "ix_join_tokens_tenant_id_site_id_id",
         **OWN,
     ),
@@ -225,19 +237,20 @@ CASES = [
     ),
     case("agents, first page", enrolled(), "ix_site_agents_tenant_id_enrolled_at_id", **OWN),
     case("agents, next page", enrolled(continued=True), "ix_site_agents_tenant_id_enrolled_at_id", **OWN, **LATER),
-    case("agents of a site", enrolled(AgentQuery("")), "ix_site_agents_tenant_id_site_id_enrolled_at_id", **OWN),
+    case("agents of a site", enrolled("site_id"), "ix_site_agents_tenant_id_site_id_enrolled_at_id", **OWN),
     case(
         "agents of a token",
-        enrolled(AgentQuery(token_id="")),
+        enrolled("token_id"),
         "ix_site_agents_tenant_id_token_id_enrolled_at_id",
         **OWN,
     ),
     case(
         "agents of a page of tokens",
-        agents._FIRST_PAGES,
+        agents._LIST.first_pages_statement("token_id", ALL),
         "ix_site_agents_tenant_id_token_id_enrolled_at_id",
         limit=11,
-        **OF_TOKENS,
+        tenants=OF_TOKENS["tenants"],
+        parents=OF_TOKENS["tokens"],
     ),
     case(
         "agent by token and key",
@@ -262,8 +275,8 @@ CASES = [
     case("leases of a page of sites", leases._MANY, "pk_boot_leases", **OF_SITES),
     case("terms of a page of sites", leases._HISTORIES, "pk_boot_lease_history", limit=11, **OF_SITES),
     case("boot, recorded", leases._RECORD, "ix_boot_leases_holder", id="boot_1", machine="m", note=None, **AGENT),
-    case("secrets, first page", secrets._FIRST_PAGE, "pk_secrets", **SECRET),
-    case("secrets, next page", secrets._NEXT_PAGE, "pk_secrets", after="name-3", **SECRET),
+    case("secrets, first page", put(), "pk_secrets", **SECRET),
+    case("secrets, next page", put(continued=True), "pk_secrets", after_name="name-3", **SECRET),
     case(
         "secret, retried",
         secrets._BY_KEY,
@@ -282,8 +295,8 @@ CASES = [
     ),
     case("grants, first page", granted(), "pk_secret_grants", **GRANT),
     case("grants, next page", granted(continued=True), "pk_secret_grants", **GRANT, **AFTER_GRANT),
-    case("grants of a secret", granted(secret=True), "pk_secret_grants", **GRANT),
-    case("grants to a site", granted(site=True), "ix_secret_grants_tenant_id_site_id_scope_name", **GRANT),
+    case("grants of a secret", granted("of_scope of_name"), "pk_secret_grants", **GRANT),
+    case("grants to a site", granted("of_site"), "ix_secret_grants_tenant_id_site_id_scope_name", **GRANT),
     case(
         "secret, handed over",
         ciphertexts._FETCH,
@@ -299,7 +312,7 @@ CASES = [
     case("audit of a resource", audited("resource"), "ix_audit_events_tenant_id_resource_time_id", **AUDIT),
     case(
         "audit, held to some sites",
-        audited(sites_only=True),
+        audited("resources"),
         "ix_audit_events_tenant_id_resource_time_id",
         **AUDIT,
         **AUDIT_HELD,

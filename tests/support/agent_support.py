@@ -1,7 +1,8 @@
-"""What the agent's tests share: the commands run as real processes, and a server that keeps the agents' contract.
+"""Runs the agent's commands as real processes against a small server that keeps the agents' contract.
 
-``Contract`` acts by the contract alone, in memory, behind a real HTTP server on loopback. It can lose an answer after
-acting, be out of order, be stopped, and live in another time. The tests reach the server through ``bench`` only.
+``Contract`` implements only the contract, in memory, behind a real HTTP server on loopback. It can lose a response
+after it acted, refuse every request, be stopped, and have a clock that is wrong. The tests reach it through ``bench``
+only.
 """
 
 import asyncio
@@ -59,7 +60,7 @@ NOT_FOUND = ("NOT_FOUND", 404)
 
 
 class Contract:
-    """Enrolment, agent identity, one site's lease and the broker, as the contract has them."""
+    """Enrolment, agent identity, the lease of one site and the broker, as the contract defines them."""
 
     def __init__(self) -> None:
         self.ttl = 5.0
@@ -248,7 +249,7 @@ def _verify(token: str, jwk: dict[str, Any]) -> dict[str, Any]:
 
 
 class ContractServer:
-    """``Contract`` on a port of loopback that stays the same when it is stopped and started again."""
+    """Serves ``Contract`` on a port of loopback that stays the same when it is stopped and started again."""
 
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
@@ -323,14 +324,14 @@ class ContractServer:
 
 
 class Lost(Response):
-    """The server acted, and the connection breaks before a byte of the answer."""
+    """A response that breaks the connection before its first byte, after the server acted."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG002
         raise ConnectionAbortedError
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
-    """The first true value of ``condition``, which only other processes can make true."""
+    """Polls ``condition`` until it is true, and returns its value. Raises AssertionError after ``seconds``."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if value := condition():
@@ -375,7 +376,7 @@ class Bench:
         )
 
     def enrol(self, name: str) -> None:
-        """Join without the start of a process."""
+        """Enrols an agent in this process, which is faster than the command."""
         state = StateDir.create(self.state(name))
         joining = join(
             state,
@@ -405,7 +406,7 @@ class Bench:
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def status(self, name: str) -> dict[str, Any]:
-        """The status without the start of a process: what ``bcd site status --json`` prints."""
+        """Returns the document that ``bcd site status --json`` prints, without starting a process."""
         return describe(StateDir.open(self.state(name)))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Site agents against the running server: the agent's own keys and JWTs, and a server in another process."""
+"""Provides enrolled site agents for tests of the real server, and second servers on the same database."""
 
 import asyncio
 import contextlib
@@ -37,54 +37,54 @@ class Joined:
     answer: dict[str, Any]
 
     async def send(self, world: World, path: str, **body: Any) -> httpx.Response:
-        """The answer to one request, by a new JWT. ``client`` is another server's."""
+        """Sends a request with a new JWT and returns the response. ``client`` may be the client of another server."""
         client = body.pop("client", world.client)
         headers = {"authorization": f"Bearer {self.jwt()}", "x-request-id": "one-request-id-for-all"}
         return await client.post(f"/api/{path}", json=body, headers=headers)  # type: ignore[no-any-return]
 
     async def ok(self, world: World, path: str, **body: Any) -> dict[str, Any]:
-        """The answer to a request that must succeed."""
+        """Sends a request that must succeed, and returns the parsed body of the response."""
         answer = await self.send(world, path, **body)
         assert answer.status_code == 200, answer.text
         parsed: dict[str, Any] = answer.json()
         return parsed
 
     async def refusal(self, world: World, path: str, **body: Any) -> tuple[str, int]:
-        """The code and status of a request that must fail."""
+        """Sends a request that must fail, and returns the code and the status of the response."""
         answer = await self.send(world, path, **body)
         assert answer.status_code != 200, answer.text
         return answer.json()["code"], answer.status_code
 
     async def acquire(self, world: World, **body: Any) -> dict[str, Any]:
-        """Ask for the lease."""
+        """Acquires the lease and returns the response."""
         return await self.ok(world, "compute/bootLeases/acquire", **body)
 
     async def renew(self, world: World, epoch: int) -> dict[str, Any]:
-        """Renew the lease."""
+        """Renews the lease and returns the response."""
         return await self.ok(world, "compute/bootLeases/renew", epoch=epoch)
 
     def jwt(self, now: float | None = None) -> str:
-        """A JWT for one request."""
+        """Returns a JWT for one request."""
         return self.keys.request_token(self.id, time.time() if now is None else now)
 
 
 def tenant_of(site: str) -> str:
-    """The owner of the demo site whose name begins so."""
+    """Returns the tenant that owns the demo site whose name begins with ``site``."""
     return OWNERS[site.split(maxsplit=1)[0]]
 
 
 async def mint(world: World, site: str = "Acme Berlin", *, max_uses: int = 1, **more: Any) -> tuple[str, str]:
-    """A site token: its id and its bearer."""
+    """Mints a site token and returns its id and its bearer."""
     tenant = tenant_of(site)
-    given = {"tenantId": tenant, "siteId": await world.site_id(site), "ttlSeconds": 600, "maxUses": max_uses}
+    body = {"tenantId": tenant, "siteId": await world.site_id(site), "ttlSeconds": 600, "maxUses": max_uses}
     key = f"k{time.monotonic_ns()}"
-    answer = await world.post(ADMINS[tenant], "siteTokens/create", given | {"idempotencyKey": key} | more)
+    answer = await world.post(ADMINS[tenant], "siteTokens/create", body | {"idempotencyKey": key} | more)
     assert answer.status_code == 200, answer.text
     return answer.json()["id"], answer.json()["token"]
 
 
 def application(keys: AgentKeys, token: str, name: str = "rack") -> dict[str, Any]:
-    """The body of an enrolment."""
+    """Returns the body of an enrolment."""
     return {
         "token": token,
         "name": name,
@@ -95,30 +95,30 @@ def application(keys: AgentKeys, token: str, name: str = "rack") -> dict[str, An
 
 
 async def enroll(world: World, token: str, keys: AgentKeys | None = None, **more: Any) -> httpx.Response:
-    """The answer of an enrolment."""
+    """Sends an enrolment and returns the response."""
     body = application(keys or AgentKeys.generate(), token) | more
     headers = {"x-request-id": "one-request-id-for-all"}
     return await world.client.post("/api/compute/siteAgents/enroll", json=body, headers=headers)
 
 
 async def join(world: World, site: str = "Acme Berlin", token: str | None = None, **more: Any) -> Joined:
-    """A new agent of a demo site."""
+    """Enrols a new agent of a demo site and returns it."""
     keys = AgentKeys.generate()
     answer = await enroll(world, token or (await mint(world, site))[1], keys, **more)
     assert answer.status_code == 200, answer.text
-    given = answer.json()
-    return Joined(keys, given["agentId"], given["tenantId"], given["siteId"], given)
+    enrolment = answer.json()
+    return Joined(keys, enrolment["agentId"], enrolment["tenantId"], enrolment["siteId"], enrolment)
 
 
 async def events(world: World, pattern: str) -> list[tuple[str, dict[str, Any]]]:
-    """The types and data of the events like ``pattern``, in order."""
+    """Returns type and data of the events whose type is LIKE ``pattern``, in order."""
     rows = await world.rows("SELECT type, data FROM outbox WHERE type LIKE $1 ORDER BY seq", pattern)
     return [(row[0], row[1]) for row in rows]
 
 
 @contextlib.asynccontextmanager
 async def second_server(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    """A second server on the same database, with parts and connections of its own; yields a client of it."""
+    """Runs a second server in this process with its own services and connections. Yields a client of it."""
     async with (
         run_server(world.settings) as (url, _),
         httpx.AsyncClient(base_url=url, timeout=30, limits=httpx.Limits(max_connections=64)) as client,
@@ -128,7 +128,7 @@ async def second_server(world: World) -> AsyncIterator[httpx.AsyncClient]:
 
 @contextlib.asynccontextmanager
 async def other_process(world: World, **environment: str) -> AsyncIterator[httpx.AsyncClient]:
-    """`bcd serve` in a process of its own on the same database; yields a client of it."""
+    """Runs `bcd serve` as a process of its own on the same database. Yields a client of it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -1,8 +1,8 @@
 """A storm over boot leases: agents contend while the server and the database are killed and started again at random.
 
-``python -m tests.support.chaos --agents 200 --sites 100 --seconds 60`` runs it at size. What is checked: by every
-agent's own belief, and by the recorded history, no two agents ever hold one site at once; epochs strictly rise; and
-after the last recovery every site has a holder within twice the lease's TTL.
+``python -m tests.support.chaos --agents 200 --sites 100 --seconds 60`` runs it at size. It checks that no two agents
+ever hold one site at once, both by the agents' own beliefs and by the recorded history. It also checks that epochs
+strictly rise, and that every site has a holder within twice the lease's TTL after the last recovery.
 """
 
 import argparse
@@ -38,7 +38,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class Belief(NamedTuple):
-    """From when to when an agent believed that it holds its site, by the one clock of this process."""
+    """A period in which an agent believed that it held its site, by the clock of this process."""
 
     site_id: str
     agent: int
@@ -48,7 +48,7 @@ class Belief(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What the storm came to."""
+    """The result of a storm."""
 
     kills: int
     beliefs: list[Belief]
@@ -66,7 +66,7 @@ class Server:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Start, and wait until it answers."""
+        """Starts the server and waits until it answers."""
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "cli", "serve", "--port", str(self._port)), env=self._environment, cwd=ROOT
         )
@@ -78,14 +78,14 @@ class Server:
                 await asyncio.sleep(0.05)
 
     async def kill(self) -> None:
-        """End it without a warning."""
+        """Kills the server with SIGKILL."""
         if self._process is not None:
             self._process.kill()
             await self._process.wait()
 
 
 async def storm(agents: int, sites: int, seconds: float, seed: int, folder: Path) -> Report:
-    """Run the storm and tell what happened."""
+    """Runs the storm and returns its result."""
     dice = random.Random(seed)  # noqa: S311 - a storm, no secret
     postgres = EmbeddedPostgres(folder / "data")
     postgres.start()
@@ -117,7 +117,7 @@ async def storm(agents: int, sites: int, seconds: float, seed: int, folder: Path
 
 
 def check(report: Report) -> None:
-    """Raise AssertionError if two agents ever held one site at once, or an epoch did not rise."""
+    """Raises AssertionError if two agents held one site at once, an epoch did not rise, or recovery took too long."""
     by_site: dict[str, list[Belief]] = defaultdict(list)
     for belief in report.beliefs:
         by_site[belief.site_id].append(belief)
@@ -183,7 +183,7 @@ async def _join(postgres: EmbeddedPostgres, server: Server, agents: int, sites: 
 
 
 def _runner(number: int, state: StateDir, beliefs: list[Belief]) -> Runner:
-    """A runner that notes when it believes to hold: its own deadline ends a belief even if nobody noticed it."""
+    """Returns a runner that records its beliefs. Its own deadline ends a belief even if nothing else does."""
     clock = SystemClock()
     _, enrolment, _ = state.joined()
     held: dict[str, Any] = {}
@@ -199,7 +199,7 @@ def _runner(number: int, state: StateDir, beliefs: list[Belief]) -> Runner:
 
 
 async def _strike(dice: random.Random, server: Server, postgres: EmbeddedPostgres, seconds: float) -> int:
-    """Kill the server or the database at random until the time is over; returns how often."""
+    """Kills and restarts the server or the database at random for ``seconds``. Returns the number of kills."""
     end, kills = time.monotonic() + seconds, 0
     while time.monotonic() < end:
         await asyncio.sleep(dice.uniform(1, 4))
@@ -238,18 +238,18 @@ async def _connected(postgres: EmbeddedPostgres) -> AsyncIterator[asyncpg.Connec
 
 
 def main() -> None:
-    """Run the storm by hand."""
+    """Runs the storm from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", type=int, default=200)
     parser.add_argument("--sites", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))  # noqa: S311 - a storm, no secret
-    given = parser.parse_args()
-    print(f"seed {given.seed}", flush=True)  # noqa: T201 - what is told
+    arguments = parser.parse_args()
+    print(f"seed {arguments.seed}", flush=True)  # noqa: T201 - the output
     with tempfile.TemporaryDirectory(prefix="bc-chaos-") as folder:
-        report = asyncio.run(storm(given.agents, given.sites, given.seconds, given.seed, Path(folder)))
+        report = asyncio.run(storm(arguments.agents, arguments.sites, arguments.seconds, arguments.seed, Path(folder)))
     check(report)
-    print(  # noqa: T201 - what is told
+    print(  # noqa: T201 - the output
         f"{report.kills} kills, {len(report.beliefs)} times held, {len(report.history)} terms on record, "
         f"recovered in {report.recovery_seconds:.1f} s: never two holders, epochs rose"
     )

@@ -1,4 +1,4 @@
-"""Both doors as one: an operation called by GraphQL or by HTTP, its answer in the same words, its bytes to compare."""
+"""Calls an operation through the GraphQL or the HTTP door, and returns the response in one form for both."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import pytest
 from tests.support.world import World
 
 REQUEST_ID = "one-request-id-for-all"
-"""Sent with each request, so that two answers can be compared byte by byte."""
+"""The id of every request, so that two responses can be compared byte by byte."""
 
 _SITE = (
     "id tenantId kind name region labels { key value } dedicatedTo revision createdAt updatedAt deletedAt "
@@ -42,7 +42,7 @@ QUERIES = {
     f"{{ secretGrants({_LISTED}, reference: $reference, siteId: $siteId) {{ nodes {{ {_GRANT} }} {_PAGE} }} }}",
     "sites.get": f"query ($tenantId: ID, $siteId: ID!) {{ site(tenantId: $tenantId, id: $siteId) {{ {_SITE} }} }}",
 }
-"""The operations that are queries; the rest are mutations of one ``input``."""
+"""The documents of the operations that are queries. The others are mutations with one ``input``."""
 
 MUTATIONS = {
     "sites.create": f"createSite {{ site {{ {_SITE} }} }}",
@@ -56,13 +56,15 @@ MUTATIONS = {
     "secrets.put": "putSecret { reference version name scope }",
 }
 _ENUMS = {"kind", "kinds", "scope", "states", "state", "role", "decision", "field", "direction"}
-"""Members whose values are enums: in capitals at the one door, as the models write them at the other."""
+"""Members whose values are enums. GraphQL spells them in capitals, HTTP in lower case."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """``code`` is ``OK`` or the error's; ``value`` the record, or the page as HTTP has it; ``fields`` the bad fields'
-    paths; ``body`` the bytes of the answer.
+    """The result of a call.
+
+    ``code`` is ``OK`` or the code of the error. ``value`` is the record, or the page in HTTP's form. ``fields`` has the
+    paths of the bad fields. ``body`` is the body of the response.
     """
 
     code: str
@@ -79,12 +81,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Door:
-    """One of the two ways in."""
+    """The GraphQL or the HTTP door of the server."""
 
     name: Literal["graphql", "http"]
 
     async def call(self, world: World, caller: str | None, operation: str, **members: Any) -> Outcome:
-        """Run ``operation`` (``siteTokens.create``) for ``caller``; ``members`` in camelCase, enums in lower case."""
+        """Calls ``operation`` (``siteTokens.create``) as ``caller``. ``members`` are in camelCase, enums in
+        lower case.
+        """
         headers = world.headers(caller, **{"x-request-id": REQUEST_ID})
         if self.name == "http":
             path = f"/api/compute/{operation.replace('.', '/')}"
@@ -97,7 +101,7 @@ class Door:
     async def pages(
         self, world: World, caller: str, operation: str, first: int, **members: Any
     ) -> list[list[dict[str, Any]]]:
-        """Every page of a list, which must come to an end."""
+        """Returns all pages of a list. Raises AssertionError if a cursor comes twice."""
         pages: list[list[dict[str, Any]]] = []
         after: dict[str, str] = {}
         given_out: set[str] = set()
@@ -114,11 +118,11 @@ class Door:
 GRAPHQL = Door("graphql")
 HTTP = Door("http")
 both_doors = pytest.mark.parametrize("door", [GRAPHQL, HTTP], ids=lambda door: door.name)
-"""For tests of what both doors do alike."""
+"""Runs a test once for each door."""
 
 
 def document_of(operation: str) -> str:
-    """The GraphQL document of an operation."""
+    """Returns the GraphQL document of an operation."""
     if operation in QUERIES:
         return QUERIES[operation]
     field, selection = MUTATIONS[operation].split(" ", 1)
@@ -127,9 +131,9 @@ def document_of(operation: str) -> str:
 
 
 def variables_of(operation: str, members: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables of that document."""
-    given = {name: _enums(name, value, str.upper) for name, value in members.items()}
-    return given if operation in QUERIES else {"input": given}
+    """Returns the variables of the document of an operation."""
+    variables = {name: _enums(name, value, str.upper) for name, value in members.items()}
+    return variables if operation in QUERIES else {"input": variables}
 
 
 def _enums(name: str, value: Any, spell: Any) -> Any:

@@ -46,6 +46,8 @@ from engine.compiler import compile_operation
 MAX_DEPTH = 4
 DOCUMENTS = 10_000
 """The number of documents that the tests compare."""
+CASES_PER_LOOP = 25
+"""The number of cases between two garbage collections. asyncio walks over all tasks that are not collected yet."""
 
 LITERALS: dict[str, Callable[[Random], Any]] = {
     "Int": lambda random: random.randrange(-2, 5),
@@ -404,9 +406,11 @@ Schema = Callable[[], tuple[GraphQLSchema, Callable[[int], Any]]]
 def _cancelled_siblings() -> Iterator[None]:
     """Lets graphql-core cancel the siblings of a null that propagates, some before they have begun.
 
-    Unstarted coroutines are collected only here: Python cannot warn of them from within a named tuple.
+    Unstarted coroutines are collected only here: Python cannot warn of them from within a named tuple. Objects from
+    before are kept out of the collection, which takes less time without them.
     """
     gc.disable()
+    gc.freeze()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
@@ -415,6 +419,7 @@ def _cancelled_siblings() -> Iterator[None]:
             finally:
                 gc.collect()
     finally:
+        gc.unfreeze()
         gc.enable()
 
 
@@ -439,9 +444,9 @@ def run_many(make: Schema, first: int, last: int) -> int:
         return failed
 
     failed = 0
-    for start in range(first, last, 500):
+    for start in range(first, last, CASES_PER_LOOP):
         with _cancelled_siblings():
-            failed += asyncio.run(run(start, min(start + 500, last)))
+            failed += asyncio.run(run(start, min(start + CASES_PER_LOOP, last)))
     return failed
 
 

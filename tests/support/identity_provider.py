@@ -1,4 +1,4 @@
-"""An OIDC issuer of the tests' own: it publishes keys on a real socket and signs what it is told to."""
+"""An OIDC issuer for tests: it publishes keys on a real socket and signs any claims."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ SigningKey = RSAKey | ECKey | OKPKey | OctKey
 
 @dataclass
 class Provider:
-    """The issuer. ``published`` is its JWK set; ``down`` makes it answer 503."""
+    """The issuer. ``published`` is its JWK set, ``asked`` the requested paths. ``down`` makes it answer 503."""
 
     url: str = ""
     published: list[dict[str, Any]] = field(default_factory=list)
@@ -35,26 +35,26 @@ class Provider:
     key: SigningKey = field(default_factory=lambda: ECKey.generate_key("P-256", {"kid": "k1"}))
 
     def publish(self, *keys: SigningKey) -> None:
-        """Let these be the keys, and the first of them sign."""
+        """Publishes these keys and signs with the first of them."""
         self.key = keys[0]
         self.published = [dict(key.as_dict(private=False)) for key in keys]
 
     def token(self, sub: str = "ada", key: Any = None, header: dict[str, Any] | None = None, **claims: Any) -> str:
-        """A JWT; claims and header members that are None are left out."""
+        """Returns a signed JWT. Claims and header members that are None are left out."""
         now = int(time.time())
         usual = {"iss": self.url, "sub": sub, "aud": AUDIENCE, "iat": now, "exp": now + 300}
-        given = {"alg": "ES256", "kid": self.key.kid, "typ": "at+jwt"} | (header or {})
+        protected = {"alg": "ES256", "kid": self.key.kid, "typ": "at+jwt"} | (header or {})
         return jwt.encode(
-            {name: value for name, value in given.items() if value is not None},
+            {name: value for name, value in protected.items() if value is not None},
             {name: value for name, value in (usual | claims).items() if value is not None},
             key or self.key,
-            algorithms=[given["alg"]],
-            registry=_EDDSA if given["alg"] == "EdDSA" else None,
+            algorithms=[protected["alg"]],
+            registry=_EDDSA if protected["alg"] == "EdDSA" else None,
             default_type=None,
         )
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request, one answer; the client may be gone before either."""
+        """Answers one request of a connection. The client may disconnect at any time."""
         with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
             self.asked.append(path)
@@ -71,7 +71,7 @@ class Provider:
 
 @asynccontextmanager
 async def open_provider() -> AsyncIterator[Provider]:
-    """An issuer that serves until the end."""
+    """Yields an issuer that serves until the block ends."""
     provider = Provider()
     server = await asyncio.start_server(provider.answer, "127.0.0.1", 0)
     provider.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -81,7 +81,7 @@ async def open_provider() -> AsyncIterator[Provider]:
 
 
 async def enlist(world: World, issuer: str, sub: str = "ada", role: Role = Role.ADMIN, *, name: str = "") -> None:
-    """Bind a subject of the issuer as `bcd iam login-add` does."""
+    """Binds a subject of the issuer to a role, as `bcd iam login-add` does."""
     async with world.owner.transaction() as tx:
         subject = oidc.subject_of(issuer, sub)
         await bootstrap.add_login(tx, "acme", name or sub, subject, tenant_resource("acme"), role)

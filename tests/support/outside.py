@@ -1,4 +1,4 @@
-"""The server from outside: `bcd` as a process of its own with all that it logs, and requests as their very bytes."""
+"""Runs `bcd` as a process of its own with its log, and sends requests to a server as raw bytes."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ _numbers = itertools.count(1)
 
 @asynccontextmanager
 async def new_database(cluster: EmbeddedPostgres, template: str | None) -> AsyncIterator[str]:
-    """A database for a whole module of tests; migrated if it comes of the template, else empty."""
+    """Yields the URL of a new database, which is a copy of the template, or empty if there is none."""
     name = f"m_{os.getpid()}_{next(_numbers)}"
     connection = await asyncpg.connect(cluster.dsn("postgres"))
     try:
@@ -44,18 +44,18 @@ async def new_database(cluster: EmbeddedPostgres, template: str | None) -> Async
         await connection.close()
 
 
-def environment(**given: str) -> dict[str, str]:
-    """Our own environment with these ``BC_`` variables and no others; hashes are cheap."""
+def environment(**variables: str) -> dict[str, str]:
+    """Returns this process's environment with only the given ``BC_`` variables and with cheap hashes."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("BC_")}
-    return plain | {"BC_ARGON2_TIME_COST": "1", "BC_ARGON2_MEMORY_KIB": "64"} | given
+    return plain | {"BC_ARGON2_TIME_COST": "1", "BC_ARGON2_MEMORY_KIB": "64"} | variables
 
 
-def bcd(*arguments: str, **given: str) -> subprocess.CompletedProcess[str]:
-    """A command that ends by itself."""
+def bcd(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a `bcd` command that ends by itself."""
     return subprocess.run(
         [BCD, *arguments],
         cwd=ROOT,
-        env=environment(**given),
+        env=environment(**variables),
         capture_output=True,
         text=True,
         timeout=60,
@@ -64,7 +64,7 @@ def bcd(*arguments: str, **given: str) -> subprocess.CompletedProcess[str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Returns a port that no program listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -80,16 +80,16 @@ class Process:
 
     @property
     def log(self) -> str:
-        """All that it has written to standard error."""
+        """The text that it has written to standard error."""
         return self.log_path.read_bytes().decode("utf-8", "replace")
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """What it has logged; each line must be one JSON object."""
+        """The entries of its log. Each line must be one JSON object."""
         return [json.loads(line) for line in self.log.splitlines()]
 
     async def logged(self, **members: Any) -> dict[str, Any]:
-        """The first entry with these members, once there is one."""
+        """Waits up to 10 s for a log entry with these members, and returns the first one."""
         async with asyncio.timeout(10):
             while True:
                 for entry in self.entries:
@@ -98,27 +98,27 @@ class Process:
                 await asyncio.sleep(0.02)
 
     async def ended(self) -> int:
-        """Its exit code, once it has one."""
+        """Waits up to 20 s for its end, and returns its exit code."""
         async with asyncio.timeout(20):
             while (code := self.popen.poll()) is None:
                 await asyncio.sleep(0.02)
         return code
 
 
-def start(log_path: Path, *arguments: str, **given: str) -> Process:
-    """`bcd` with ``arguments`` on a free port; the caller ends it."""
+def start(log_path: Path, *arguments: str, **variables: str) -> Process:
+    """Starts `bcd` with ``arguments`` on a free port. The caller must end it."""
     port = free_port()
     with log_path.open("ab") as log, log_path.with_suffix(".out").open("ab") as out:
         popen = subprocess.Popen(
-            [BCD, *arguments, "--port", str(port)], cwd=ROOT, env=environment(**given), stdout=out, stderr=log
+            [BCD, *arguments, "--port", str(port)], cwd=ROOT, env=environment(**variables), stdout=out, stderr=log
         )
     return Process(popen, f"http://127.0.0.1:{port}", log_path)
 
 
 @asynccontextmanager
-async def running(log_path: Path, *arguments: str, until: str = "/readyz", **given: str) -> AsyncIterator[Process]:
-    """`bcd` with ``arguments`` on a free port, from when ``until`` answers 200 to the end of the block."""
-    process = start(log_path, *arguments, **given)
+async def running(log_path: Path, *arguments: str, until: str = "/readyz", **variables: str) -> AsyncIterator[Process]:
+    """Runs `bcd` with ``arguments`` on a free port during the block, which begins when ``until`` answers 200."""
+    process = start(log_path, *arguments, **variables)
     popen = process.popen
     try:
         await answers(process, until)
@@ -133,7 +133,7 @@ async def running(log_path: Path, *arguments: str, until: str = "/readyz", **giv
 
 
 async def answers(process: Process, path: str) -> None:
-    """Return once a GET of ``path`` is answered 200."""
+    """Waits until a GET of ``path`` is answered 200. Raises AssertionError with the log after 30 s."""
     async with httpx.AsyncClient(base_url=process.url, timeout=5) as client:
         began = time.monotonic()
         while True:
@@ -147,22 +147,26 @@ async def answers(process: Process, path: str) -> None:
 
 @dataclass
 class Served(World):
-    """The demo world behind `bcd serve`; ``services`` are in the other process, out of reach."""
+    """The demo world behind `bcd serve`. Its ``services`` are in the other process and cannot be used."""
 
     process: Process
 
 
 @asynccontextmanager
-async def served(database_url: str, folder: Path, **given: str) -> AsyncIterator[Served]:
-    """The demo world, served by a process of its own with these ``BC_`` variables."""
+async def served(database_url: str, folder: Path, **variables: str) -> AsyncIterator[Served]:
+    """Yields the demo world, served by a process of its own with these ``BC_`` variables."""
     keys_dir = folder / "keys"
     keyfiles.create(keys_dir)
     owner = await Database.open(database_url, role=None, size=4, timeout_seconds=10)
-    given = {"BC_DATABASE_URL": database_url, "BC_KEYS_DIR": str(keys_dir), "BC_OUTBOX_POLL_SECONDS": "0.5"} | given
+    variables = {
+        "BC_DATABASE_URL": database_url,
+        "BC_KEYS_DIR": str(keys_dir),
+        "BC_OUTBOX_POLL_SECONDS": "0.5",
+    } | variables
     try:
         keys = {name: key.reveal() for name, key in (await bootstrap.demo(owner, known=set())).items()}
         async with (
-            running(folder / "serve.log", "serve", **given) as process,
+            running(folder / "serve.log", "serve", **variables) as process,
             httpx.AsyncClient(base_url=process.url, timeout=30) as client,
         ):
             settings = Settings.read(database_url=database_url, keys_dir=keys_dir)
@@ -176,7 +180,7 @@ async def served(database_url: str, folder: Path, **given: str) -> AsyncIterator
 
 @dataclass(frozen=True)
 class Raw:
-    """An answer as it came."""
+    """A response as received."""
 
     status: int
     head: bytes
@@ -189,7 +193,7 @@ class Raw:
 
 
 async def send(url: str, request: bytes) -> Raw:
-    """The first answer to these very bytes; the connection may be left open by the server."""
+    """Sends these bytes on a new connection and returns the first response. The server may keep the connection open."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
     try:
         async with asyncio.timeout(20):
@@ -203,14 +207,14 @@ async def send(url: str, request: bytes) -> Raw:
 
 
 def request(method: str, path: str, body: bytes = b"", *lines: str, key: str | None = None) -> bytes:
-    """A request whose header has ``lines`` as they are, and those that are not among them but needed."""
+    """Returns the bytes of a request whose header has ``lines`` unchanged, and the required lines that they lack."""
     names = {line.partition(":")[0].lower() for line in lines}
-    given = [f"{method} {path} HTTP/1.1", *lines]
-    given += [] if "host" in names else ["host: server"]
-    given += [] if key is None else [f"authorization: Bearer {key}"]
+    head = [f"{method} {path} HTTP/1.1", *lines]
+    head += [] if "host" in names else ["host: server"]
+    head += [] if key is None else [f"authorization: Bearer {key}"]
     if not names & {"content-length", "transfer-encoding"} and (body or method == "POST"):
-        given.append(f"content-length: {len(body)}")
-    return "\r\n".join([*given, "", ""]).encode("latin-1") + body
+        head.append(f"content-length: {len(body)}")
+    return "\r\n".join([*head, "", ""]).encode("latin-1") + body
 
 
 JSON = "content-type: application/json"

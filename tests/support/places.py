@@ -1,4 +1,4 @@
-"""Every place of the API where a text goes in, found in the published documents of both doors."""
+"""Finds every text input of the API in the published documents of both doors."""
 
 import copy
 from collections.abc import Iterator
@@ -45,26 +45,26 @@ GOOD: dict[str, Any] = {
     "revokeAgents": False,
     "revoked": False,
 }
-"""A value that is taken, by the name of the member; other texts may be any letter."""
+"""A valid value for each member by its name. For other texts, any letter is valid."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A member of an operation's input: where it is called, and the names and indexes that lead to it."""
+    """A member of an operation's input: the path or field of the operation, and the names and indexes of the member."""
 
     operation: str
     member: tuple[str | int, ...]
     body: Any
-    """A request with a good value there: an HTTP body, or the variables of ``document``."""
+    """A request with a valid value for the member: an HTTP body, or the variables of ``document``."""
     document: str = ""
 
     @property
     def name(self) -> str:
-        """The member's own name."""
+        """The name of the member."""
         return str([part for part in self.member if isinstance(part, str)][-1])
 
     def holding(self, value: Any) -> Any:
-        """The request with ``value`` there."""
+        """Returns the request with ``value`` for the member."""
         body = copy.deepcopy(self.body)
         inside = body
         for part in self.member[:-1]:
@@ -77,20 +77,20 @@ class Place:
 
 
 def http_places() -> Iterator[Place]:
-    """Of each HTTP method, by its path."""
+    """Yields the text members of each HTTP method. ``operation`` is the path of the method."""
     for path, item in OPENAPI["paths"].items():
         for member, body in _texts(item["post"]["requestBody"]["content"]["application/json"]["schema"]):
             yield Place(path, member, body)
 
 
 def http_body(path: str) -> Any:
-    """A body of the right form."""
+    """Returns a valid body of a method."""
     return _example(OPENAPI["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"], "")
 
 
-def _resolved(given: dict[str, Any]) -> dict[str, Any]:
-    """The schema itself, behind references; of alternatives the one that is not null."""
-    schema = given
+def _resolved(unresolved: dict[str, Any]) -> dict[str, Any]:
+    """Returns the schema behind references. Of alternatives it takes the one that is not null."""
+    schema = unresolved
     while "$ref" in schema or "anyOf" in schema or "allOf" in schema:
         if "$ref" in schema:
             schema = OPENAPI["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
@@ -100,12 +100,12 @@ def _resolved(given: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _example(given: dict[str, Any], name: str) -> Any:
-    schema = _resolved(given)
+def _example(unresolved: dict[str, Any], name: str) -> Any:
+    schema = _resolved(unresolved)
     match schema.get("type"):
         case "object":
-            wanted = schema.get("required", [])
-            return {key: _example(schema["properties"][key], key) for key in wanted}
+            required = schema.get("required", [])
+            return {key: _example(schema["properties"][key], key) for key in required}
         case "array":
             return [_example(schema["items"], name)]
         case "integer":
@@ -117,9 +117,9 @@ def _example(given: dict[str, Any], name: str) -> Any:
     return GOOD.get(name, "a")
 
 
-def _texts(given: dict[str, Any], name: str = "") -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """The path of each text below ``given``, and an example that has something there."""
-    schema = _resolved(given)
+def _texts(unresolved: dict[str, Any], name: str = "") -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yields the path of each text in a schema, and an example of the schema with a value for it."""
+    schema = _resolved(unresolved)
     if schema.get("type") == "object":
         for key, member in schema["properties"].items():
             for path, example in _texts(member, key):
@@ -135,7 +135,7 @@ def _texts(given: dict[str, Any], name: str = "") -> Iterator[tuple[tuple[str | 
 
 
 def graphql_places() -> Iterator[Place]:
-    """Of each root field, by its name; the values are variables."""
+    """Yields the text arguments of each root field. ``operation`` is its name, and the values are variables."""
     for root, keyword in ((SDL.query_type, "query"), (SDL.mutation_type, "mutation")):
         assert root is not None
         for name, field in root.fields.items():
@@ -152,9 +152,9 @@ def graphql_places() -> Iterator[Place]:
 
 def _document(keyword: str, name: str, field: GraphQLField) -> str:
     variables = ", ".join(f"${argument}: {definition.type}" for argument, definition in field.args.items())
-    given = ", ".join(f"{argument}: ${argument}" for argument in field.args)
+    arguments = ", ".join(f"{argument}: ${argument}" for argument in field.args)
     selection = "" if is_leaf_type(get_named_type(field.type)) else " { __typename }"
-    return f"{keyword} ({variables}) {{ {name}({given}){selection} }}" if variables else f"{{ {name}{selection} }}"
+    return f"{keyword} ({variables}) {{ {name}({arguments}){selection} }}" if variables else f"{{ {name}{selection} }}"
 
 
 def _graphql_example(type_: Any, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Pictures of every page in light and dark for `docs/screenshots`: `python -m tests.support.screenshots`."""
+"""Takes pictures of every page in light and dark for `docs/screenshots`: `python -m tests.support.screenshots`."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parent.parent.parent / "docs" / "screenshots"
 
 
 async def seed(world: World) -> None:
-    """Agents that hold the lease in turn, a second token, secrets, and a refusal for the audit trail."""
+    """Makes agents that hold the lease in turn, a second token, secrets, and a refusal for the audit trail."""
     token = (await mint(world, max_uses=4))[1]
     first, second = [await join(world, token=token, name=name) for name in ("rack-1-a", "rack-1-b")]
     for agent in (first, second):
@@ -31,14 +31,14 @@ async def seed(world: World) -> None:
     await first.acquire(world)
     await mint(world)
     for name in ("bmc/rack-1", "bmc/rack-2", "registry/pull"):
-        given = {"tenantId": "acme", "name": name, "value": "for the picture"}
-        assert (await world.post("acme-admin", "secrets/put", given)).status_code == 200
-    given = {"tenantId": "acme", "name": "bmc/rack-1", "value": "of a viewer"}
-    assert (await world.post("acme-viewer", "secrets/put", given)).status_code == 403
+        body = {"tenantId": "acme", "name": name, "value": "for the picture"}
+        assert (await world.post("acme-admin", "secrets/put", body)).status_code == 200
+    body = {"tenantId": "acme", "name": "bmc/rack-1", "value": "of a viewer"}
+    assert (await world.post("acme-viewer", "secrets/put", body)).status_code == 403
 
 
 async def shoot(browser: Browser, world: World, scheme: Scheme) -> None:
-    """One round through the pages."""
+    """Visits all pages once in one colour scheme and takes their pictures."""
     options: dict[str, Any] = {"color_scheme": scheme, "reduced_motion": "reduce", "permissions": ["clipboard-write"]}
     async with support.visit(browser, world, **options) as visit:
         page = await visit.tab()
@@ -86,7 +86,7 @@ async def shoot(browser: Browser, world: World, scheme: Scheme) -> None:
 
 
 async def main(postgres: EmbeddedPostgres, folder: Path) -> None:
-    """Build, seed, and take the pictures."""
+    """Builds the console, makes the world and takes the pictures."""
     support.build_console()
     FOLDER.mkdir(parents=True, exist_ok=True)
     connection = await asyncpg.connect(postgres.dsn("postgres"))
@@ -94,8 +94,8 @@ async def main(postgres: EmbeddedPostgres, folder: Path) -> None:
     await connection.close()
     await asyncio.to_thread(lambda: asyncio.run(upgrade(postgres.dsn("pictures"))))
     async with AsyncExitStack() as stack:
-        made = make_world(postgres.dsn("pictures"), folder, graphiql=True, graphql_introspection=True)
-        world = await stack.enter_async_context(made)
+        opening = make_world(postgres.dsn("pictures"), folder, graphiql=True, graphql_introspection=True)
+        world = await stack.enter_async_context(opening)
         browser = await stack.enter_async_context(support.open_browser())
         await seed(world)
         for scheme in get_args(Scheme):

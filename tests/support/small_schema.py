@@ -1,6 +1,4 @@
-"""A small GraphQL schema with one field of every kind, and a door to it, for tests of the engine and of GraphQL over
-HTTP.
-"""
+"""A small GraphQL schema with a field of every kind, and a door to it, for tests of the engine and the door."""
 
 import asyncio
 from collections.abc import AsyncIterator
