@@ -8,8 +8,6 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.types import ASGIApp
 
@@ -125,7 +123,7 @@ def create_app(settings: Settings, services: Services) -> ASGIApp:
     )
     routes: list[BaseRoute] = [
         WebSocketRoute("/graphql", socket),
-        Route("/api/openapi.json", _openapi),
+        Route("/api/openapi.json", openapi.serve),
         Route("/api/sign-in.json", pages.sign_in(settings)),
         Route("/healthz", health.healthz),
         Route("/readyz", health.readyz(database, settings.database_timeout_seconds)),
@@ -147,10 +145,6 @@ def _engine(settings: Settings) -> Engine:
         suggestions=settings.graphql_suggestions,
         compiled=settings.graphql_compiled_executor,
     )
-
-
-async def _openapi(_request: Request) -> Response:
-    return JSONResponse(openapi.document())
 
 
 def _lifespan(settings: Settings, services: Services) -> Callable[[Starlette], Any]:

@@ -242,7 +242,7 @@ class EmbeddedPostgres:
             yield _Launcher(uid=account.pw_uid, gid=account.pw_gid)
 
     def _initialise(self, bin_dir: Path, launcher: _Launcher, log: IO[bytes]) -> None:
-        """Creates the cluster under another name, then renames it. A cluster with the final name is therefore complete."""
+        """Creates the cluster under another name, then renames it. The final name thus means a complete cluster."""
         unfinished = self.data_dir / "postgres.new"
         if unfinished.exists():
             shutil.rmtree(unfinished)

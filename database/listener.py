@@ -40,7 +40,9 @@ async def listen(
                 on_gap()
                 while not connection.is_closed():
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(lost.wait(), KEEPALIVE_SECONDS)
+                        # Not asyncio.wait_for: before Python 3.12 it loses a cancellation that comes with the event.
+                        async with asyncio.timeout(KEEPALIVE_SECONDS):
+                            await lost.wait()
                     await connection.execute("SELECT 1")
         except OUT_OF_REACH as error:
             log.warning("listener.lost", error=type(error).__name__)

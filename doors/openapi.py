@@ -6,6 +6,8 @@ from typing import Any, cast, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import models_json_schema
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from models.errors import HTTP_STATUS, ErrorCode
 from resolvers.agent_operations import AGENT_OPERATIONS
@@ -130,3 +132,8 @@ def document() -> dict[str, Any]:
             },
         },
     }
+
+
+async def serve(_request: Request) -> Response:
+    """Serves the document at ``/api/openapi.json``."""
+    return JSONResponse(document())

@@ -12,7 +12,7 @@ from database.connection import OUT_OF_REACH
 
 
 class ErrorCode(StrEnum):
-    """Every error code of the API. The GraphQL enum and the OpenAPI enum are made from it."""
+    """Every error code of the API; the GraphQL enum and the OpenAPI enum are made from it."""
 
     UNAUTHENTICATED = "UNAUTHENTICATED"
     PERMISSION_DENIED = "PERMISSION_DENIED"
@@ -58,7 +58,7 @@ class FieldFault(NamedTuple):
 
 
 class ApiError(Exception):
-    """An error that is sent to the caller. ``detail`` and ``fields`` are sent too, so neither may hold an input value."""
+    """An error that is sent to the caller, with ``detail`` and ``fields``, so neither may hold an input value."""
 
     def __init__(
         self,

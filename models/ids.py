@@ -44,7 +44,8 @@ def base32(data: bytes) -> str:
 def new_id(prefix: str, at: datetime | None = None) -> str:
     """Returns ``prefix_`` and 26 digits: 56 bits of Unix microseconds, then 72 random bits, so that ids sort by age.
 
-    Where a list promises that order, ``at`` is the row's ``created_at`` by the database's clock. None: this host's clock.
+    Where a list promises that order, ``at`` is the row's ``created_at`` by the database's clock. None: this host's
+    clock.
     """
     microseconds = time.time_ns() // 1000 if at is None else (at - _EPOCH) // timedelta(microseconds=1)
     return f"{prefix}_{base32(microseconds.to_bytes(7, 'big') + secrets.token_bytes(9))}"

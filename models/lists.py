@@ -19,12 +19,12 @@ from models.pages import ALL, Keyset, Page, PageSelection
 Row = TypeVar("Row")
 
 Parameters = dict[str, Any]
-"""The values of a list's conditions, by the conditions' names. A condition applies if its value is not None."""
+"""The values of a list's conditions, by the conditions' names. A condition whose value is None does not apply."""
 
 Binding = tuple[object, ...]
-"""The JSON values, such as the tenant and the filter, that tell the rows of one request from other rows of the list.
+"""The JSON values, such as the tenant and the filter, that a cursor is bound to.
 
-Cursors are bound to it: a cursor of another binding is refused.
+A list accepts a cursor only with the binding that it was made with.
 """
 
 
@@ -41,8 +41,10 @@ class KeysetList(Generic[Row]):
         order: Sequence[Column[Any]],
         descending: bool = False,
     ) -> None:
-        """``columns`` are those of the NamedTuple ``row``, in its order. ``order`` is the sort key, whose columns are
-        members of the row too. A condition reads the parameter of its name, and applies if that parameter is set.
+        """``columns`` are the columns of the NamedTuple ``row``, in its order. ``name`` marks the cursors.
+
+        A condition applies if the parameter of its name is not None. ``order`` has the columns of the sort key, which
+        are members of the row.
         """
         self._name = name
         self._row = row

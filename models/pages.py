@@ -40,7 +40,7 @@ class Keyset(NamedTuple):
         return base64.urlsafe_b64encode(orjson.dumps([self.mark, *parts])).rstrip(b"=").decode()
 
     def key(self, cursor: str) -> tuple[KeyPart, ...]:
-        """Returns the sort key in ``cursor``. Raises ApiError INVALID_ARGUMENT unless the cursor comes from this list."""
+        """Returns the sort key in ``cursor``. Raises ApiError INVALID_ARGUMENT if it is not a cursor of this list."""
         try:
             return self._parse(cursor)
         except (ValueError, binascii.Error, OverflowError, BadCursorError):

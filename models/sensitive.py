@@ -1,7 +1,7 @@
 """Types that hold a secret and do not show it in ``repr``, ``str``, a format, a pickle or a comparison.
 
-Only ``reveal`` returns the secret. It has few callers, and each one says why it needs the secret: the hasher, the sealer
-of the store, and the encoders of the single response that shows a new token.
+Only ``reveal`` returns the secret. It has few callers, and each one says why it needs the secret: the hasher, the
+sealer of the store, and the encoders of the single response that shows a new token.
 """
 
 from typing import Any, Generic, NoReturn, TypeVar
@@ -51,7 +51,7 @@ class TokenSecret(Sensitive[str]):
 
 
 class HashedToken(Sensitive[str]):
-    """The stored form of a site token's secret: the argon2id encoding. It is hidden too, because it invites guessing."""
+    """The stored form of a site token's secret: the argon2id encoding. Hidden too, because it invites guessing."""
 
 
 class SecretValue(Sensitive[bytes]):

@@ -5,6 +5,7 @@ slow sink holds no locks.
 """
 
 import asyncio
+from contextlib import suppress
 
 import structlog
 from prometheus_client import Counter
@@ -57,10 +58,10 @@ class Relay:
                 # Cleared before the read: an event that commits after the read sets it again and is not missed.
                 self._woken.clear()
                 await self._drain(reader)
-                try:
-                    await asyncio.wait_for(self._woken.wait(), self._poll_seconds)
-                except TimeoutError:
-                    continue
+                with suppress(TimeoutError):
+                    # Not asyncio.wait_for: before Python 3.12 it loses a cancellation that comes with the event.
+                    async with asyncio.timeout(self._poll_seconds):
+                        await self._woken.wait()
 
     async def _drain(self, reader: Reader) -> None:
         while events := await outbox.undelivered(reader, limit=BATCH):

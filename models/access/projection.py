@@ -128,8 +128,8 @@ def visible_page(
 def visible_count(tenant_id: ColumnElement[str]) -> ColumnElement[int]:
     """Returns the number of listed sites in ``tenant_id``'s view.
 
-    It counts the tenant's own rows, and the rows for every tenant whose site has no row of the tenant's own. It reads two
-    index ranges and no row of a site.
+    It counts the tenant's own rows, and the rows for every tenant whose site has no row of the tenant's own. It reads
+    two index ranges and no row of a site.
     """
     own, shared = VISIBILITY.alias("own"), VISIBILITY.alias("shared")
     theirs = exists().where(*_listed_for(own, tenant_id), own.c.site_id == shared.c.site_id)
@@ -160,7 +160,7 @@ _ADD = Statement(insert(VISIBILITY), columns=["viewer_tenant_id", "site_id", "ow
 async def project(
     tx: Transaction, *, tenant_id: str, site_id: str, kind: str, dedicated_to: str | None, deleted: bool
 ) -> None:
-    """Updates the projection for a site that ``tx`` wrote, in the same transaction, so that both become visible together.
+    """Updates the projection of a site that ``tx`` wrote. Both become visible together, with the same transaction.
 
     The owner always sees its site, a deleted one only by look-up. A dedicated site is also visible to its tenant, and a
     shared site to every tenant. Both lose it at once when it is deleted. The caller holds the lock of the site's row.

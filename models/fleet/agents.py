@@ -1,6 +1,6 @@
-"""Site agents: who enrolled with which token, their public keys, and revocation. Only public halves are ever here.
+"""Site agents: enrolment, look-ups, lists and revocation. Only the public halves of their keys are stored.
 
-Locks are taken in one order everywhere: site, token, agents, leases.
+All code takes locks in the same order: site, token, agents, leases.
 """
 
 import base64
@@ -50,7 +50,7 @@ class AgentRow(NamedTuple):
 
 
 class AgentQuery(NamedTuple):
-    """The filter of a list of agents. None: not filtered by that."""
+    """The filter of a list of agents. A filter that is None does not apply."""
 
     site_id: str | None = None
     token_id: str | None = None
@@ -58,7 +58,7 @@ class AgentQuery(NamedTuple):
 
 
 class AgentDraft(NamedTuple):
-    """An agent to enrol. Keys are raw: 32 bytes each."""
+    """An agent to enrol. Its keys are raw, 32 bytes each."""
 
     tenant_id: str
     site_id: str
@@ -71,7 +71,7 @@ class AgentDraft(NamedTuple):
 
 
 class SelfRow(NamedTuple):
-    """An agent as it sees itself, at ``server_time`` by the database's clock."""
+    """An agent as it sees itself. ``server_time`` is the time of the look-up by the database's clock."""
 
     agent_id: str
     tenant_id: str
@@ -85,7 +85,7 @@ class SelfRow(NamedTuple):
 
 
 def signing_key(raw: bytes) -> OKPKey:
-    """The public key (RFC 8037) that verifies an agent's signatures."""
+    """Returns the public key (RFC 8037) that verifies an agent's signatures, made of its 32 ``raw`` bytes."""
     x = base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
     return OKPKey.import_key({"kty": "OKP", "crv": "Ed25519", "x": x})
 
@@ -101,12 +101,12 @@ _FIND_MANY = Statement(select(*_COLUMNS).where(AGENTS.c.id == any_(bindparam("id
 
 
 async def find(reader: Reader, tenant_id: str, agent_id: str) -> AgentRow | None:
-    """The tenant's agent, for a caller who was found to reach that tenant."""
+    """Returns the tenant's agent, or None. The caller must already know that its own caller reaches that tenant."""
     return await reader.first(_FIND, tenant_id=tenant_id, id=agent_id)
 
 
 async def find_many(reader: Reader, agent_ids: Sequence[str]) -> dict[str, AgentRow]:
-    """The agents of whatever tenants, by id. The caller then decides whether its own caller reaches them."""
+    """Returns agents of any tenant, by id. The caller then checks whether its own caller reaches them."""
     return {row.id: row for row in await reader.all(_FIND_MANY, ids=list(agent_ids))}
 
 
@@ -125,7 +125,7 @@ _SELF = Statement(
 
 
 async def describe(reader: Reader, tenant_id: str, agent_id: str) -> SelfRow:
-    """What an agent that exists is told of itself."""
+    """Returns an agent as it sees itself. The agent exists."""
     return await reader.one(_SELF, tenant_id=tenant_id, id=agent_id)
 
 
@@ -204,17 +204,17 @@ _INSERT_KEY = Statement(
 
 
 async def find_enrolled(tx: Transaction, tenant_id: str, token_id: str, thumbprint: str) -> AgentRow | None:
-    """The agent that enrolled with this token and this key before. The caller holds the token's lock."""
+    """Returns the agent that enrolled with this token and key before, or None. The caller holds the token's lock."""
     return await tx.first(_ENROLLED, tenant_id=tenant_id, token_id=token_id, thumbprint=thumbprint)
 
 
 async def enrol(tx: Transaction, draft: AgentDraft) -> str:
-    """Store a new agent with its key; returns its id. The caller holds the token's lock and has counted the use."""
+    """Stores a new agent with its key; returns its id. The caller holds the token's lock and has counted the use."""
     (now,) = await tx.one(_NOW)
     agent_id, thumbprint = new_id("agt", now), signing_key(draft.public_key).thumbprint()
-    stored = draft._asdict()
-    public_key = stored.pop("public_key")
-    await tx.all(_INSERT, **stored, id=agent_id, key_thumbprint=thumbprint, enrolled_at=now, last_seen_at=now)
+    columns = draft._asdict()
+    public_key = columns.pop("public_key")
+    await tx.all(_INSERT, **columns, id=agent_id, key_thumbprint=thumbprint, enrolled_at=now, last_seen_at=now)
     await tx.all(
         _INSERT_KEY,
         tenant_id=draft.tenant_id,
@@ -248,40 +248,44 @@ _LOCK_ACTIVE = Statement(select(AGENTS.c.revoked_at).where(*_OF_TENANT).with_for
 
 
 async def revoke(tx: Transaction, tenant_id: str, agent_id: str) -> AgentRow | None:
-    """The agent, revoked by this call; None if it was revoked already. The caller then ends its lease."""
+    """Revokes an agent. Returns None if it was revoked before. The caller then ends its lease."""
     return await tx.first(_REVOKE, tenant=tenant_id, agent=agent_id)
 
 
 async def revoke_of_token(tx: Transaction, tenant_id: str, token_id: str) -> list[AgentRow]:
-    """The agents that enrolled with a token and that this call revoked. The caller holds the token's lock, so that
-    none enrols meanwhile.
+    """Revokes the agents that enrolled with a token, and returns those that were not revoked before.
+
+    The caller holds the token's lock, so that no agent enrols meanwhile.
     """
-    ids = [str(found[0]) for found in await tx.all(_OF_TOKEN, tenant=tenant_id, token=token_id)]
+    ids = [str(agent_id) for (agent_id,) in await tx.all(_OF_TOKEN, tenant=tenant_id, token=token_id)]
     revoked = [await revoke(tx, tenant_id, agent_id) for agent_id in ids]
     return [row for row in revoked if row is not None]
 
 
 async def lock_active(tx: Transaction, tenant_id: str, agent_id: str) -> None:
-    """Keep an agent from being revoked until the transaction ends. Raises ApiError UNAUTHENTICATED if it is."""
+    """Prevents a revocation of the agent until the transaction ends.
+
+    Raises ApiError UNAUTHENTICATED if the agent is revoked.
+    """
     (revoked_at,) = await tx.one(_LOCK_ACTIVE, tenant=tenant_id, agent=agent_id)
     if revoked_at is not None:
         raise ApiError(ErrorCode.UNAUTHENTICATED)
 
 
 def enrolled_event(draft: AgentDraft, agent_id: str) -> Event:
-    """The event of a first enrolment."""
+    """Returns the event of a first enrolment."""
     data = {"agentId": agent_id, "siteId": draft.site_id, "tokenId": draft.token_id}
     return _event("enrolled", draft.tenant_id, draft.site_id, data)
 
 
 def revoked_event(row: AgentRow) -> Event:
-    """The event of a first revocation."""
+    """Returns the event of a first revocation."""
     data = {"agentId": row.id, "siteId": row.site_id, "revokedAt": row.revoked_at}
     return _event("revoked", row.tenant_id, row.site_id, data)
 
 
 def rotated_event(tenant_id: str, site_id: str, agent_id: str) -> Event:
-    """The event of a new key that was accepted."""
+    """Returns the event of a new key that was accepted."""
     return _event("key-rotated", tenant_id, site_id, {"agentId": agent_id, "siteId": site_id})
 
 

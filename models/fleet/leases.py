@@ -1,14 +1,14 @@
 """Boot leases: at most one agent may boot a site's machines, by the database's clock, fenced by an epoch.
 
-A site's row says who holds it, under which epoch, until when. The epoch rises with each acquire and never falls, so a
-write that carries an older one is told from a current one whatever the clocks say. Whatever ends a lease early (a
-release, a revocation, the site's deletion) clears the holder in its own transaction, under the row's lock: so the row
-alone decides, and a renewal need look at nothing else.
+The row of a site says which agent holds the lease, under which epoch, and until when. The epoch rises with each acquire
+and never falls. A write with an older epoch is therefore recognised, whatever the clocks say. A release, a revocation
+or a deletion of the site ends a lease early. Each of these clears the holder in its own transaction, under the row's
+lock. The row alone decides, so a renewal reads nothing else.
 
-Time is read after the row's lock is held. ``clock_timestamp()`` in the WHERE of a statement that waits for the lock
-is read before the wait, and is not read again if whoever held the lock leaves the row as it was: a rollback, or a
-lock without a change. So changes lock first and decide in a statement of their own; renewals, which should cost one
-round trip, do both in one statement (:mod:`models.renewals`).
+Time is read after the row's lock is held. A statement that waits for the lock reads ``clock_timestamp()`` in its WHERE
+before the wait. PostgreSQL does not evaluate it again if the other transaction leaves the row unchanged, because it
+rolled back or only locked the row. Changes therefore lock first, and decide in a second statement. Renewals should cost
+one round trip, so they do both in one statement (:mod:`models.fleet.renewals`).
 """
 
 from collections.abc import Sequence
@@ -43,10 +43,11 @@ from models.tables import BootLease, BootLeaseTerm, BootRecord, Site, table
 LEASES, TERMS, LOG, SITES = table(BootLease), table(BootLeaseTerm), table(BootRecord), table(Site)
 
 SWEEP_BATCH = 200
+"""The most expired leases that one call of ``end_expired`` ends."""
 
 
 class LeaseRow(NamedTuple):
-    """A site's lease. Where nobody holds it, ``epoch`` is of the last one who did, 0 if nobody ever did."""
+    """A site's lease. If no agent holds it, ``epoch`` is that of the last holder, or 0 if there never was one."""
 
     tenant_id: str
     site_id: str
@@ -57,7 +58,7 @@ class LeaseRow(NamedTuple):
 
 
 class LeaseAnswer(NamedTuple):
-    """What an agent is told. ``epoch`` is only told to the holder; ``server_time`` is the clock of ``expires_at``."""
+    """A lease as an agent sees it. Only the holder gets ``epoch``. ``server_time`` has the clock of ``expires_at``."""
 
     held: bool
     epoch: int | None
@@ -93,11 +94,11 @@ SITE_OF_LEASE = (SITES.c.tenant_id == LEASES.c.tenant_id) & (SITES.c.id == LEASE
 TTL = SITES.c.boot_lease_ttl_seconds * literal_column("interval '1 second'", Interval)
 _NOW = select(func.clock_timestamp().label("now"))
 
-# --- looking -----------------------------------------------------------------------------------------------------
+# --- look-ups ----------------------------------------------------------------------------------------------------
 
 
 def _while_held(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """The column, NULL once the lease is over, also before anything has cleared it away."""
+    """Returns the column, NULL once the lease is over, even if its holder was not cleared yet."""
     return case((LEASES.c.expires_at > func.clock_timestamp(), column))
 
 
@@ -147,25 +148,25 @@ async def look(reader: Reader, tenant_id: str, site_id: str) -> LeaseAnswer | No
 
 
 async def find_many(reader: Reader, keys: Sequence[SiteKey]) -> list[LeaseRow]:
-    """The leases of sites, which the caller may see, in the order of ``keys``."""
+    """Returns the leases of sites, in the order of ``keys``. The caller may see these sites."""
     rows = await reader.all(_MANY, **_split(keys))
-    found = {(row.tenant_id, row.site_id): row for row in rows}
-    return [found.get(key) or LeaseRow(*key, 0, None, None, None) for key in keys]
+    by_site = {(row.tenant_id, row.site_id): row for row in rows}
+    return [by_site.get(key) or LeaseRow(*key, 0, None, None, None) for key in keys]
 
 
 async def histories(reader: Reader, keys: Sequence[SiteKey], *, first: int) -> list[list[TermRow]]:
-    """The newest ended leases of each of the sites, which the caller may see, in the order of ``keys``."""
-    found: dict[SiteKey, list[TermRow]] = {key: [] for key in keys}
+    """Returns the newest ended leases of each site, in the order of ``keys``. The caller may see these sites."""
+    terms: dict[SiteKey, list[TermRow]] = {key: [] for key in keys}
     for row in await reader.all(_HISTORIES, **_split(keys), limit=first):
-        found[row.tenant_id, row.site_id].append(row)
-    return [found[key] for key in keys]
+        terms[row.tenant_id, row.site_id].append(row)
+    return [terms[key] for key in keys]
 
 
 def _split(keys: Sequence[SiteKey]) -> dict[str, list[str]]:
     return {"tenants": [tenant_id for tenant_id, _ in keys], "sites": [site_id for _, site_id in keys]}
 
 
-# --- holding -----------------------------------------------------------------------------------------------------
+# --- acquire -----------------------------------------------------------------------------------------------------
 
 _MAKE = Statement(
     upsert(LEASES)
@@ -188,7 +189,7 @@ _TAKE = Statement(
         holder_agent_id=bindparam("agent"),
         epoch=LEASES.c.epoch + 1,
         acquired_at=_now.c.now,
-        # Never back: whoever lost the answer to its last request goes by the longer lease (LEAST passes over NULL).
+        # Never earlier: an agent that lost the last response still relies on the longer lease (GREATEST ignores NULL).
         expires_at=func.greatest(
             case((LEASES.c.holder_agent_id == bindparam("agent"), LEASES.c.expires_at)), _now.c.now + TTL
         ),
@@ -206,7 +207,10 @@ _TAKE = Statement(
 
 
 async def lock(tx: Transaction, tenant_id: str, site_id: str) -> LeaseRow:
-    """The site's lease, locked until the transaction ends, as it is stored: it may be over. Made if there is none."""
+    """Locks the site's lease until the transaction ends, and returns it. Creates it if there is none.
+
+    The row is returned as it is stored, so the lease may be over.
+    """
     row = await tx.first(_LOCK, tenant=tenant_id, site=site_id)
     if row is None:
         await tx.all(_MAKE, tenant_id=tenant_id, site_id=site_id)
@@ -215,9 +219,9 @@ async def lock(tx: Transaction, tenant_id: str, site_id: str) -> LeaseRow:
 
 
 async def take(tx: Transaction, agent: Agent) -> LeaseAnswer | None:
-    """Make the agent holder under a new epoch; None if another agent holds the lease.
+    """Makes the agent the holder under a new epoch. Returns None if another agent holds the lease.
 
-    The caller holds the locks of the site, which is not deleted, of the agent, which is not revoked, and of the lease.
+    The caller holds the locks of the site, the agent and the lease. The site is not deleted, the agent not revoked.
     """
     return await tx.first(_TAKE, tenant=agent.tenant_id, site=agent.site_id, agent=agent.id)
 
@@ -243,9 +247,10 @@ _LOCK_EXPIRED = Statement(
 
 
 async def end(tx: Transaction, row: LeaseRow, reason: str) -> TermRow | None:
-    """End the lease, whose lock the caller holds, now; or when it expired, if that was before. None if nobody holds it.
+    """Ends the lease now, or at its expiry if that was earlier. Returns None if no agent holds it.
 
-    ``reason``: ``released``, ``revoked``, ``site_deleted``; a lease that was over is ``expired`` whatever it is.
+    ``reason`` is ``released``, ``revoked`` or ``site_deleted``. The reason of a lease that had expired is always
+    ``expired``. The caller holds the lease's lock.
     """
     (now,) = await tx.one(_CLOCK)
     term = _term(row, now, reason)
@@ -256,19 +261,19 @@ async def end(tx: Transaction, row: LeaseRow, reason: str) -> TermRow | None:
 
 
 async def end_of_agent(tx: Transaction, tenant_id: str, agent_id: str) -> list[TermRow]:
-    """End what a revoked agent holds. The caller holds the agent's lock."""
-    ended = [await end(tx, row, "revoked") for row in await tx.all(_LOCK_OF_HOLDER, tenant=tenant_id, agent=agent_id)]
-    return [term for term in ended if term is not None]
+    """Ends the leases of a revoked agent. The caller holds the agent's lock."""
+    terms = [await end(tx, row, "revoked") for row in await tx.all(_LOCK_OF_HOLDER, tenant=tenant_id, agent=agent_id)]
+    return [term for term in terms if term is not None]
 
 
 async def end_of_site(tx: Transaction, tenant_id: str, site_id: str) -> TermRow | None:
-    """End the lease of a deleted site. The caller holds the site's lock."""
+    """Ends the lease of a deleted site. The caller holds the site's lock."""
     row = await tx.first(_LOCK, tenant=tenant_id, site=site_id)
     return None if row is None else await end(tx, row, "site_deleted")
 
 
 async def end_replaced(tx: Transaction, before: LeaseRow, taken: LeaseAnswer) -> TermRow | None:
-    """Put on record how the lease ended that ``take`` replaced: it had expired, or its own holder took it again."""
+    """Records the end of the lease that ``take`` replaced: it had expired, or its own holder acquired it again."""
     term = _term(before, taken.server_time, "reacquired")
     if term is not None:
         await tx.all(_END, **term._asdict())
@@ -276,12 +281,13 @@ async def end_replaced(tx: Transaction, before: LeaseRow, taken: LeaseAnswer) ->
 
 
 async def end_expired(tx: Transaction) -> list[TermRow]:
-    """End leases that are over, some at a time, and pass over those that are being changed.
+    """Ends expired leases, at most ``SWEEP_BATCH`` at a time. Skips leases that are being changed.
 
-    An expired lease can only be taken anew, under its lock; so what was over when it was found is so when it is locked.
+    An expired lease can only be acquired again, and only under its lock. A lease that had expired when it was found has
+    therefore still expired when it is locked.
     """
-    ended = [await end(tx, row, "expired") for row in await tx.all(_LOCK_EXPIRED, limit=SWEEP_BATCH)]
-    return [term for term in ended if term is not None]
+    terms = [await end(tx, row, "expired") for row in await tx.all(_LOCK_EXPIRED, limit=SWEEP_BATCH)]
+    return [term for term in terms if term is not None]
 
 
 def _term(row: LeaseRow, now: datetime, reason: str) -> TermRow | None:
@@ -299,7 +305,7 @@ def _term(row: LeaseRow, now: datetime, reason: str) -> TermRow | None:
     )
 
 
-# --- what the epoch fences ---------------------------------------------------------------------------------------
+# --- the boot log -----------------------------------------------------------------------------------------------
 
 _RECORD = Statement(
     insert(LOG)
@@ -326,9 +332,10 @@ _RECORD = Statement(
 
 
 async def record_boot(tx: Transaction, agent: Agent, *, epoch: int, machine: str, note: str | None) -> BootRow | None:
-    """Write an entry of the site's boot log; None unless the agent holds the lease under ``epoch`` and it is not over.
+    """Writes an entry of the site's boot log. Returns None unless the agent holds the lease under ``epoch``.
 
-    The caller holds the lease's lock, and keeps it to the commit: whoever takes the lease over comes after this entry.
+    The caller holds the lease's lock until the commit, so that the next holder acquires the lease after this entry. A
+    lease that is over is not held.
     """
     return await tx.first(
         _RECORD,
@@ -346,13 +353,13 @@ async def record_boot(tx: Transaction, agent: Agent, *, epoch: int, machine: str
 
 
 def acquired_event(agent: Agent, taken: LeaseAnswer) -> Event:
-    """The event of an acquire."""
+    """Returns the event of an acquire."""
     data = {"agentId": agent.id, "epoch": taken.epoch, "expiresAt": taken.expires_at}
     return _event("compute.boot-lease.acquired", agent.tenant_id, agent.site_id, data)
 
 
 def ended_event(term: TermRow) -> Event:
-    """The event of a lease's end: ``expired``, or ``released`` with the reason."""
+    """Returns the event of the end of a lease: ``expired``, or ``released`` with the reason."""
     data: dict[str, Any] = {"agentId": term.agent_id, "epoch": term.epoch}
     if term.reason == "expired":
         data["expiredAt"] = term.ended_at
@@ -363,7 +370,7 @@ def ended_event(term: TermRow) -> Event:
 
 
 def booted_event(agent: Agent, row: BootRow, machine: str) -> Event:
-    """The event of an entry in the boot log."""
+    """Returns the event of an entry in the boot log."""
     data = {"agentId": agent.id, "epoch": row.epoch, "bootId": row.id, "machine": machine}
     return _event("compute.boot.recorded", agent.tenant_id, agent.site_id, data)
 

@@ -1,7 +1,7 @@
-"""Redemption of site tokens, as PostgreSQL decides it: whether a token may be used now, and the count of its uses.
+"""Redeems site tokens: PostgreSQL decides whether a token may be used now, and counts its uses.
 
-Time is decided by ``clock_timestamp()`` in a statement that begins after the token's lock is held: ``now()`` is the
-transaction's start, and would let a token in that expired while the transaction waited.
+The time is ``clock_timestamp()`` in a statement that begins after the token's lock is held. ``now()`` would be the
+start of the transaction, and would accept a token that expired while the transaction waited for the lock.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ AGENTS = table(SiteAgent)
 
 
 class Refusal(StrEnum):
-    """Why a redemption was refused: for the owner's audit trail and a counter, never for the one who tried."""
+    """Why a redemption was refused. It goes to the owner's audit trail and a counter, never to the bearer."""
 
     MALFORMED = "malformed"
     UNKNOWN = "unknown"
@@ -55,7 +55,7 @@ _STATE_REFUSALS = {
 
 
 class Refused(Exception):  # noqa: N818 - an outcome, not a fault
-    """A redemption was refused. ``tenant_id`` and ``site_id`` are the token's, where the id was known."""
+    """A redemption was refused. ``token`` is the presented token, or None if there is no token with its id."""
 
     def __init__(self, reason: Refusal, token: "Presented | None" = None) -> None:
         self.reason = reason
@@ -64,9 +64,9 @@ class Refused(Exception):  # noqa: N818 - an outcome, not a fault
 
 
 class Presented(NamedTuple):
-    """A token whose bearer proved to hold its secret; whether it may be used is decided under its lock.
+    """A token as it was presented with an enrolment. Whether it may be used is decided under its lock.
 
-    ``enrolled``: an agent with the key that was shown beside it has used it already.
+    ``enrolled``: an agent with the key of this enrolment has used the token before.
     """
 
     tenant_id: str
@@ -120,10 +120,10 @@ _COUNT_USE = Statement(
 
 
 def refuse_early(token: Presented, *, address: str | None, role: JoinTokenRole = JoinTokenRole.SITE) -> None:
-    """Raise Refused where the lock could not change the answer: used up, expired and revoked stay so. A used-up token
-    still answers the agent that used it and lost the answer.
+    """Raises Refused if the lock could not change the result, since used-up, expired and revoked tokens remain so.
 
-    Before any hash, so that the holder of a dead token waits no longer for its refusal than a guesser does.
+    An agent that used a token and lost the response may present it again, although the token is used up. This check
+    comes before any hash, so that the refusal of a dead token takes no longer than that of a guessed one.
     """
     if token.role != role.value:
         raise Refused(Refusal.WRONG_ROLE, token)
@@ -139,7 +139,7 @@ async def find_presented(reader: Reader, token_id: str, thumbprint: str) -> Pres
 
 
 async def lock(tx: Transaction, token: Presented) -> None:
-    """Lock the token's site (shared), then the token. Raises Refused if the site is deleted or the token gone."""
+    """Locks the token's site (shared), then the token. Raises Refused if the site is deleted."""
     try:
         site = await sites.lock(tx, token.tenant_id, token.site_id, shared=True)
     except ApiError:
@@ -150,8 +150,10 @@ async def lock(tx: Transaction, token: Presented) -> None:
 
 
 async def count_use(tx: Transaction, token: Presented, rehash: HashedToken | None) -> SiteTokenRow:
-    """Decide and count one use. The caller holds the token's lock, so that ``clock_timestamp()`` is read after it:
-    a token that expired while its row was locked is expired. Raises Refused.
+    """Counts one use, and returns the token. Raises Refused if the token may not be used.
+
+    The caller holds the token's lock, so ``clock_timestamp()`` is read after it. A token that expired while its row was
+    locked is therefore expired.
     """
     row = await tx.first(_COUNT_USE, tenant=token.tenant_id, token=token.id, rehash=rehash.reveal() if rehash else None)
     if row is None:
@@ -161,8 +163,9 @@ async def count_use(tx: Transaction, token: Presented, rehash: HashedToken | Non
 
 
 async def check_alive(tx: Transaction, token: Presented) -> None:
-    """Decide whether a retry may be answered without counting another use. The caller holds the token's lock. Raises
-    Refused if the token is revoked or expired by now.
+    """Raises Refused if the token is revoked or expired by now. A retry is answered without counting another use.
+
+    The caller holds the token's lock.
     """
     (state,) = await tx.one(_STATE_NOW, tenant=token.tenant_id, token=token.id)
     if state in {JoinTokenState.REVOKED.value, JoinTokenState.EXPIRED.value}:
@@ -174,6 +177,6 @@ def _address_allowed(address: str | None, cidrs: Sequence[str]) -> bool:
         parsed = ip_address(address or "")
     except ValueError:
         return False
-    # A socket that listens on both families shows IPv4 peers as IPv6 addresses that hold theirs.
+    # A dual-stack socket reports an IPv4 peer as an IPv4-mapped IPv6 address.
     parsed = getattr(parsed, "ipv4_mapped", None) or parsed
     return any(parsed in ip_network(cidr) for cidr in cidrs)

@@ -1,6 +1,7 @@
-"""Site tokens: join tokens of role ``site``. Mint, revoke and list; :mod:`models.redemption` uses them.
+"""Site tokens, the join tokens of role ``site``: mint, look-ups, lists and revocation.
 
-Locks are taken in one order everywhere: the site's row, then the token's. Time is the database's ``clock_timestamp()``.
+:mod:`models.fleet.redemption` redeems them. All code takes locks in the same order: the site's row, then the token's.
+Time is the database's ``clock_timestamp()``.
 """
 
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ from models.tables import JoinToken, Site, table
 TOKENS, SITES = table(JoinToken), table(Site)
 
 CREATED = "security.site-token.created"
-"""The type of a mint's event."""
+"""The type of the event of a mint."""
 
 
 class JoinTokenRole(StrEnum):
@@ -58,7 +59,7 @@ class JoinTokenState(StrEnum):
 
 
 class SiteTokenRow(NamedTuple):
-    """A site token as it is read: everything but what is kept of its secret."""
+    """A site token, without the hash and the tag of its secret."""
 
     id: str
     tenant_id: str
@@ -76,14 +77,14 @@ class SiteTokenRow(NamedTuple):
 
 
 class SiteTokenQuery(NamedTuple):
-    """The filter of a list of tokens. None: not filtered by that."""
+    """The filter of a list of tokens. A filter that is None does not apply."""
 
     site_id: str | None = None
     states: Sequence[str] | None = None
 
 
 class SiteTokenDraft(NamedTuple):
-    """A token to mint: what is stored of its secret was computed before the transaction."""
+    """A token to mint. The hash and the tag of its secret were computed before the transaction."""
 
     id: str
     tenant_id: str
@@ -102,7 +103,7 @@ STATE: ColumnElement[str] = case(
     (TOKENS.c.uses >= TOKENS.c.max_uses, JoinTokenState.EXHAUSTED.value),
     else_=JoinTokenState.ACTIVE.value,
 )
-"""The state, derived: it is never stored, so it can never be stale."""
+"""The state as an expression. It is derived and never stored, so it cannot be stale."""
 
 CIDRS = sql_cast(TOKENS.c.allowed_cidrs, ARRAY(Text))
 COLUMNS: list[ColumnElement[Any]] = [
@@ -117,23 +118,21 @@ _FIND = Statement(
     SiteTokenRow,
 )
 _FIND_ANY = Statement(select(*COLUMNS).where(TOKENS.c.id == bindparam("id")), SiteTokenRow)
-
-
 _FIND_MANY = Statement(select(*COLUMNS).where(TOKENS.c.id == any_(bindparam("ids", type_=ARRAY(Text)))), SiteTokenRow)
 
 
 async def find_many(reader: Reader, token_ids: Sequence[str]) -> dict[str, SiteTokenRow]:
-    """The tokens of whatever tenants, by id. The caller then decides whether its own caller reaches them."""
+    """Returns tokens of any tenant, by id. The caller then checks whether its own caller reaches them."""
     return {row.id: row for row in await reader.all(_FIND_MANY, ids=list(token_ids))}
 
 
 async def find(reader: Reader, tenant_id: str, token_id: str) -> SiteTokenRow | None:
-    """The tenant's token, for a caller who was found to reach that tenant."""
+    """Returns the tenant's token, or None. The caller must already know that its own caller reaches that tenant."""
     return await reader.first(_FIND, tenant_id=tenant_id, id=token_id)
 
 
 async def find_any(reader: Reader, token_id: str) -> SiteTokenRow | None:
-    """The token of whatever tenant. The caller then decides whether its own caller reaches that tenant."""
+    """Returns a token of any tenant, or None. The caller then checks whether its own caller reaches that tenant."""
     return await reader.first(_FIND_ANY, id=token_id)
 
 
@@ -188,7 +187,7 @@ async def first_pages(
 
 # --- mint and revoke ---------------------------------------------------------------------------------------------
 
-# The lock keeps a deletion of the site from slipping in between this look and the insert.
+# The lock keeps the site from being deleted between this read and the insert.
 _site = (
     select(SITES.c.deleted_at.is_not(None).label("deleted"))
     .where(SITES.c.tenant_id == bindparam("tenant_id"), SITES.c.id == bindparam("site_id"))
@@ -243,19 +242,20 @@ _REVOKE_OF_SITE = Statement(
 
 
 class MintOutcome(NamedTuple):
-    """What came of a mint."""
+    """The result of a mint."""
 
     deleted: bool
-    """Whether the site is; then no token is made."""
+    """Whether the site is deleted. If so, no token was made."""
     token: SiteTokenRow | None
-    """None also if another call with the same key was first."""
+    """The new token. None if the site is deleted, or if another call with the same idempotency key was first."""
 
 
 async def mint(database: Database, draft: SiteTokenDraft, entry: Audit) -> MintOutcome:
-    """Store a token with its audit row and its event, in one statement, as each round trip adds to a mint's hash.
+    """Stores a token with its audit row and its event.
 
-    One reading of the database's clock gives both times: ``expires_at - created_at`` is exactly the TTL. The caller has
-    seen the site, whose row stays when it is deleted.
+    One statement does it all, because each round trip would add to the time of the mint's hash. Both times come from
+    one reading of the database's clock, so ``expires_at - created_at`` is exactly the TTL. The caller has read the
+    site, whose row remains after a deletion.
     """
     parameters = draft._asdict() | {"secret_hash": draft.secret_hash.reveal()}
     deleted, *token = await database.one(_MINT, **parameters, **journal.recorded(entry, created_event(draft)))
@@ -263,17 +263,20 @@ async def mint(database: Database, draft: SiteTokenDraft, entry: Audit) -> MintO
 
 
 async def revoke(tx: Transaction, tenant_id: str, token_id: str) -> SiteTokenRow | None:
-    """The token, revoked by this call; None if it was revoked already or does not exist."""
+    """Revokes a token and returns it. Returns None if it was revoked before or does not exist."""
     return await tx.first(_REVOKE, tenant=tenant_id, token=token_id)
 
 
 async def revoke_all(tx: Transaction, tenant_id: str, site_id: str) -> list[SiteTokenRow]:
-    """Every token of a site that this call revoked. The caller holds the site's lock."""
+    """Revokes all tokens of a site, and returns those that were not revoked before.
+
+    The caller holds the site's lock.
+    """
     return await tx.all(_REVOKE_OF_SITE, tenant=tenant_id, site=site_id)
 
 
 def revoked_event(row: SiteTokenRow) -> Event:
-    """The event of a first revocation."""
+    """Returns the event of a first revocation."""
     return Event(
         "security.site-token.revoked",
         f"compute-site/{row.site_id}",
@@ -284,7 +287,7 @@ def revoked_event(row: SiteTokenRow) -> Event:
 
 
 def created_event(draft: SiteTokenDraft) -> Event:
-    """The event of a mint, but for ``expiresAt``, which the statement adds: it goes by the database's clock."""
+    """Returns the event of a mint, without ``expiresAt``. The statement adds that, by the database's clock."""
     return Event(
         CREATED,
         f"compute-site/{draft.site_id}",

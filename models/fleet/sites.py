@@ -1,4 +1,7 @@
-"""Sites: create, change, delete, look up and list. What a caller may see is decided by :mod:`models.projection`."""
+"""Sites: look-ups, lists, creation, change and deletion.
+
+:mod:`models.access.projection` decides which sites a caller sees.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -33,7 +36,7 @@ class SiteKind(StrEnum):
 
 
 class SiteRow(NamedTuple):
-    """A site as it is read. ``labels`` are ``{"key": ..., "value": ...}``, in the order given."""
+    """A site. ``labels`` are ``{"key": ..., "value": ...}``, in the order of the request."""
 
     id: str
     tenant_id: str
@@ -50,7 +53,7 @@ class SiteRow(NamedTuple):
 
 
 class SiteDraft(NamedTuple):
-    """What a new site is to be. ``created_by`` and ``idempotency_key`` find it again on a retry."""
+    """A site to create. A retry finds it by ``created_by`` and ``idempotency_key``."""
 
     tenant_id: str
     kind: SiteKind
@@ -64,7 +67,7 @@ class SiteDraft(NamedTuple):
 
     @property
     def request_sha256(self) -> bytes:
-        """Tells a retry from another request under the same key. Nothing in a site is secret."""
+        """Returns a digest that tells a retry from another request with the same key. Nothing in a site is secret."""
         return hashlib.sha256(orjson.dumps(list(self))).digest()
 
 
@@ -76,7 +79,7 @@ class SiteSort(StrEnum):
 
 
 class SiteQuery(NamedTuple):
-    """The filter and order of a list of sites. None: not filtered by that."""
+    """The filter and order of a list of sites. A filter that is None does not apply."""
 
     kinds: Sequence[str] | None = None
     region: str | None = None
@@ -100,12 +103,15 @@ _FIND_MANY = Statement(
 
 
 async def find_many(reader: Reader, view: View, site_ids: Sequence[str]) -> dict[str, SiteRow]:
-    """Those of the sites that ``view`` sees, deleted or not, by id."""
+    """Returns those of the sites that ``view`` sees, deleted or not, by id."""
     rows = await reader.all(_FIND_MANY, ids=list(site_ids), viewers=view.viewers, site_ids=view.site_ids)
     return {row.id: row for row in rows}
 
 
 # --- lists -------------------------------------------------------------------------------------------------------
+
+# A KeysetList does not fit here. A page of sites has two forms (joined to a page of the projection, or filtered), two
+# sort keys in both directions, and columns that depend on the selection. The total has two forms as well.
 
 
 def _filters(query: SiteQuery) -> list[ColumnElement[bool]]:
@@ -122,7 +128,10 @@ def _filters(query: SiteQuery) -> list[ColumnElement[bool]]:
 
 
 def _shape(query: SiteQuery) -> SiteQuery:
-    """What of ``query`` decides its SQL: which filters are set, not their values. The key of the statement cache."""
+    """Returns the part of ``query`` that decides its SQL: which filters are set, without their values.
+
+    It is the key of the caches of statements.
+    """
     return SiteQuery(
         kinds=None if query.kinds is None else (),
         region=None if query.region is None else "",
@@ -135,7 +144,7 @@ def _shape(query: SiteQuery) -> SiteQuery:
 
 
 def _key(query: SiteQuery) -> tuple[str, ...]:
-    """The members that the list is ordered by."""
+    """Returns the members of the sort key."""
     return ("name", "id") if query.sort is SiteSort.NAME else ("id",)
 
 
@@ -145,13 +154,15 @@ _EXPENSIVE = literal_column(
     "string_to_table('', ',') d) = 0",
     Boolean,
 )
-"""True. It has no rows to count, but is reckoned to have a thousand by a thousand by a thousand by a thousand."""
+"""True. It counts no rows, but the planner estimates a thousand rows for each of the four factors."""
 
 _CUSTOM_PLAN: ColumnElement[bool] = or_(SITE_IDS.is_(None), SITE_IDS.is_not(None), _EXPENSIVE)
-"""True, as PostgreSQL sees once values are given. A plan for any values has to reckon with the last part, and so is
-never thought cheaper. Filtered lists need that: which index leads to the page depends on how much the viewer sees and
-how many sites match. One caller's costly filter would else make a connection settle on one plan for all callers, in
-which a tenant that sees twenty sites waits for a million.
+"""True, which PostgreSQL sees once it knows the values of the parameters.
+
+A generic plan has to include the cost of the last part, so PostgreSQL never considers it cheaper than a custom plan.
+Filtered lists need custom plans, because the best index depends on how much the viewer sees and how many sites match.
+Otherwise one caller's costly filter would make a connection settle on one generic plan for all callers, in which a
+tenant that sees twenty sites waits for a scan of a million.
 """
 
 
@@ -161,7 +172,7 @@ def _page_statement(shape: SiteQuery, *, continued: bool, selection: PageSelecti
     columns = [_BY_NAME[name] for name in row._fields]
     limit: ColumnElement[int] = bindparam("limit", type_=SITES.c.revision.type)
     after: ColumnElement[str] = bindparam("after_id", type_=Text)
-    if shape._replace(descending=False) == _UNFILTERED:  # cut the page from the projection
+    if shape._replace(descending=False) == _UNFILTERED:
         cut = visible_page(
             bindparam("viewer", type_=Text), after if continued else None, limit, descending=shape.descending
         )
@@ -176,8 +187,8 @@ def _page_statement(shape: SiteQuery, *, continued: bool, selection: PageSelecti
             visible(SITES.c.id, listed_only=not shape.include_deleted), *_filters(shape), _CUSTOM_PLAN
         )
         if continued:
-            mine, theirs = tuple_(*order), tuple_(*key)
-            statement = statement.where(mine < theirs if shape.descending else mine > theirs)
+            own, position = tuple_(*order), tuple_(*key)
+            statement = statement.where(own < position if shape.descending else own > position)
     return Statement(
         statement.order_by(*(column.desc() if shape.descending else column for column in order)).limit(limit),
         row,
@@ -208,7 +219,7 @@ async def page(
     after: str | None,
     selection: PageSelection = ALL,
 ) -> Page[SiteRow]:
-    """Returns the sites that ``view`` of ``tenant_id`` sees, by the filter and order of ``query``.
+    """Returns a page of the sites that ``view`` of ``tenant_id`` sees, by the filter and order of ``query``.
 
     Raises ApiError INVALID_ARGUMENT for a cursor of another list.
     """
@@ -303,23 +314,26 @@ _DELETE = Statement(
 
 
 async def find_retry(reader: Reader, draft: SiteDraft) -> tuple[SiteRow, bool] | None:
-    """The site that an earlier request with the same key made, and whether that request was the same as this one."""
-    found = await reader.first(
+    """Returns the site that an earlier request with the same key created, or None if there is none.
+
+    The second value says whether that request was the same as this one.
+    """
+    row = await reader.first(
         _BY_KEY,
         tenant_id=draft.tenant_id,
         created_by=draft.created_by,
         idempotency_key=draft.idempotency_key,
     )
-    if found is None:
+    if row is None:
         return None
-    site_id, request_sha256 = found
+    site_id, request_sha256 = row
     return await reader.one(_OWNED, tenant_id=draft.tenant_id, id=site_id), request_sha256 == draft.request_sha256
 
 
 async def create(tx: Transaction, draft: SiteDraft) -> SiteRow | None:
-    """The new site with its projection; None if another request took the idempotency key first.
+    """Creates a site with its projection. Returns None if another request used the idempotency key first.
 
-    The time comes from the database and goes into the id too, which makes the order of ids that of ``created_at``.
+    The time comes from the database and is part of the id, so that ids sort by ``created_at``.
     """
     (now,) = await tx.one(_NOW)
     row = await tx.first(
@@ -337,10 +351,10 @@ async def create(tx: Transaction, draft: SiteDraft) -> SiteRow | None:
 
 
 async def lock(tx: Transaction, tenant_id: str, site_id: str, *, shared: bool = False) -> SiteRow:
-    """The site's row, locked until the transaction ends. Raises ApiError NOT_FOUND.
+    """Locks the site's row until the transaction ends, and returns it. Raises ApiError NOT_FOUND if there is none.
 
-    ``shared`` lets other holders of the shared lock in, but no change or deletion of the site: a mint needs the site
-    to stay as it is, not to be alone with it.
+    A ``shared`` lock allows other shared locks, but no change or deletion of the site. A mint, for example, needs the
+    site to stay unchanged, but does not need exclusive access.
     """
     row = await tx.first(_LOCK_SHARED if shared else _LOCK, tenant_id=tenant_id, id=site_id)
     if row is None:
@@ -349,7 +363,7 @@ async def lock(tx: Transaction, tenant_id: str, site_id: str, *, shared: bool = 
 
 
 async def change(tx: Transaction, row: SiteRow) -> SiteRow:
-    """Store the changed fields of ``row`` as the next revision. The caller holds the site's lock."""
+    """Stores the changed members of ``row`` as the next revision. The caller holds the site's lock."""
     changed = await tx.one(
         _UPDATE,
         owner=row.tenant_id,
@@ -365,7 +379,7 @@ async def change(tx: Transaction, row: SiteRow) -> SiteRow:
 
 
 async def delete(tx: Transaction, row: SiteRow) -> SiteRow:
-    """Mark the site deleted; all but its owner lose sight of it. The caller holds the site's lock."""
+    """Marks the site as deleted, which hides it from everybody but its owner. The caller holds the site's lock."""
     deleted = await tx.one(_DELETE, owner=row.tenant_id, site=row.id)
     await _project(tx, deleted)
     return deleted

@@ -1,4 +1,4 @@
-"""Reading the audit trail. It is written by :mod:`models.journal`."""
+"""Reads the audit trail, which :mod:`models.journal.journal` writes."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -32,7 +32,7 @@ class AuditRow(NamedTuple):
 
 
 class AuditQuery(NamedTuple):
-    """The filter of the audit trail. None: not filtered by that."""
+    """The filter of the audit trail. A filter that is None does not apply."""
 
     actor: str | None = None
     operation: str | None = None

@@ -1,7 +1,7 @@
-"""The journal: each change writes its event (outbox) and its audit row in its own transaction, or does not happen.
+"""Writes the journal: each change writes its event (outbox) and its audit row in the transaction of the change.
 
-Events are CloudEvents 1.0. Their data is allow-listed per type, so that a field added to a record never leaks by
-default. Audit rows are append-only for the serving role.
+Events are CloudEvents 1.0. Each type has an allow-list of data members, so that a member added to a record does not
+leak by default. Audit rows are append-only for the serving role.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,10 +49,10 @@ EVENT_DATA: dict[str, frozenset[str]] = {
     "compute.site.updated": frozenset({"siteId", "kind", "revision"}),
     "compute.site.deleted": frozenset({"siteId", "kind", "revision"}),
 }
-"""Every event type and the data fields it may carry."""
+"""Every event type, and the data members that it may carry."""
 
 OUTBOX_CHANNEL = "bc_outbox"
-"""NOTIFY channel that wakes the relay when a transaction with events commits."""
+"""The NOTIFY channel that wakes the relay when a transaction with events commits."""
 
 
 class Decision(StrEnum):
@@ -63,7 +63,7 @@ class Decision(StrEnum):
 
 
 class Audit(NamedTuple):
-    """Who did or tried what. ``outcome`` is ``ok`` or the error code the caller got."""
+    """An audit row to write: an actor, and what it did or tried. ``outcome`` is ``ok`` or the caller's error code."""
 
     tenant_id: str
     actor: str
@@ -76,7 +76,7 @@ class Audit(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A CloudEvent to be. ``subject`` is ``compute-site/{id}`` or ``compute-tenant/{id}``."""
+    """A CloudEvent to publish. ``subject`` is ``compute-site/{id}`` or ``compute-tenant/{id}``."""
 
     type: str
     subject: str
@@ -100,30 +100,35 @@ _AUDIT_COLUMNS = (
 _EVENT_COLUMNS = ("id", "type", "subject", "tenant_id", "site_id", "data")
 
 
-def _given(of: Table, names: Sequence[str], told: Mapping[str, ColumnElement[Any]]) -> dict[str, ColumnElement[Any]]:
-    """A parameter for each column, under the table's name: two rows of one statement must not share them."""
-    given: dict[str, ColumnElement[Any]] = {
-        name: sql_cast(bindparam(f"{of.name}_{name}"), of.c[name].type) for name in names
+def _values(
+    target: Table, names: Sequence[str], members: Mapping[str, ColumnElement[Any]]
+) -> dict[str, ColumnElement[Any]]:
+    """Returns a parameter for each column, and adds ``members`` to the column ``data``.
+
+    The parameters' names begin with the table's name, because two rows of one statement must not share parameters.
+    """
+    values: dict[str, ColumnElement[Any]] = {
+        name: sql_cast(bindparam(f"{target.name}_{name}"), target.c[name].type) for name in names
     }
-    if told:
-        parts = [part for name, value in told.items() for part in (literal_column(f"'{name}'"), value)]
-        given["data"] = given["data"].op("||")(func.jsonb_build_object(*parts))
-    return given
+    if members:
+        pairs = [part for name, value in members.items() for part in (literal_column(f"'{name}'"), value)]
+        values["data"] = values["data"].op("||")(func.jsonb_build_object(*pairs))
+    return values
 
 
-def _insert_audit(change: FromClause | None = None, **told: ColumnElement[Any]) -> Insert:
-    given = _given(AUDIT, _AUDIT_COLUMNS, told)
-    row = select(*given.values())
-    return insert(AUDIT).from_select([*given], row if change is None else row.select_from(change)).inline()
+def _insert_audit(change: FromClause | None = None, **members: ColumnElement[Any]) -> Insert:
+    values = _values(AUDIT, _AUDIT_COLUMNS, members)
+    row = select(*values.values())
+    return insert(AUDIT).from_select([*values], row if change is None else row.select_from(change)).inline()
 
 
-def _insert_event(change: FromClause | None = None, **told: ColumnElement[Any]) -> Insert:
-    given = _given(OUTBOX, _EVENT_COLUMNS, told)
-    # The lock comes before the row, and so before its ``seq``. PostgreSQL keeps a volatile column that nobody reads.
-    lock = select(func.pg_advisory_xact_lock(func.hashtextextended(given["subject"], 0)).label("held"))
+def _insert_event(change: FromClause | None = None, **members: ColumnElement[Any]) -> Insert:
+    values = _values(OUTBOX, _EVENT_COLUMNS, members)
+    # The lock is taken before the row gets its ``seq``. PostgreSQL evaluates a volatile column that nothing reads.
+    lock = select(func.pg_advisory_xact_lock(func.hashtextextended(values["subject"], 0)).label("held"))
     locked = lock.subquery("subject_lock")
     source = locked if change is None else change.join(locked, true())
-    return insert(OUTBOX).from_select([*given], select(*given.values()).select_from(source)).inline()
+    return insert(OUTBOX).from_select([*values], select(*values.values()).select_from(source)).inline()
 
 
 _AUDIT = Statement(_insert_audit())
@@ -131,52 +136,54 @@ _PUBLISH = Statement(_insert_event())
 _RECORD = Statement(_insert_event().add_cte(_insert_audit().cte("audited")))
 
 
-def recording(change: CTE, event_type: str, **told: ColumnElement[Any]) -> tuple[CTE, CTE]:
-    """The audit row and the event of a change as parts of its own statement, for where a round trip counts.
+def recording(change: CTE, event_type: str, **members: ColumnElement[Any]) -> tuple[CTE, CTE]:
+    """Returns the INSERTs of a change's audit row and event, as parts of the statement of the change.
 
-    They are written if ``change`` has a row. ``told`` are members of their data that only that row knows; the other
-    parameters are those of ``recorded``. Raises ValueError for members that are not allow-listed.
+    This saves a round trip. Both rows are written if ``change`` has a row. ``members`` are the members of their data
+    that come from that row. The parameters are those of ``recorded``. Raises ValueError for members that are not
+    allow-listed.
     """
-    _check(event_type, told)
-    return _insert_audit(change, **told).cte("audited"), _insert_event(change, **told).cte("published")
+    _check(event_type, members)
+    return _insert_audit(change, **members).cte("audited"), _insert_event(change, **members).cte("published")
 
 
 def recorded(entry: Audit, event: Event) -> dict[str, Any]:
-    """The parameters of a statement that writes a change's audit row and event."""
+    """Returns the parameters of a statement that writes a change's audit row and event."""
     return _of_audit(entry, event.data) | _of_event(event)
 
 
 async def audit(tx: Transaction, entry: Audit, data: Mapping[str, Any] | None = None) -> None:
-    """Append one audit row. ``data`` is for references, names, versions and reasons; never for a value or hash."""
+    """Appends one audit row. ``data`` may hold references, names, versions and reasons, but never a value or a hash."""
     await tx.all(_AUDIT, **_of_audit(entry, data or {}))
 
 
 async def publish(tx: Transaction, event: Event) -> None:
-    """Append one event to the outbox; a trigger wakes the relay when it commits.
+    """Appends one event to the outbox. A trigger wakes the relay when the transaction commits.
 
-    The lock on the subject is held until commit: the next writer of the same subject takes its ``seq`` only after
-    this one committed, which makes ``seq`` the commit order per subject. Raises ValueError for a type or data field
-    that is not allow-listed.
+    The lock on the subject is held until the commit. The next writer of the same subject gets its ``seq`` only after
+    that, so ``seq`` is the order of commits per subject. Raises ValueError for a type or a data member that is not
+    allow-listed.
     """
     await tx.all(_PUBLISH, **_of_event(event))
 
 
 async def record(tx: Transaction, entry: Audit, event: Event) -> None:
-    """The audit row and the event of one change, in the change's own transaction, by one statement. It comes last:
-    the event's subject lock should be held as briefly as can be.
+    """Writes the audit row and the event of one change, in the transaction of the change, with one statement.
+
+    Call it last in the transaction, so that the lock on the event's subject is held as briefly as possible.
     """
     await tx.all(_RECORD, **recorded(entry, event))
 
 
 def _of_audit(entry: Audit, data: Mapping[str, Any]) -> dict[str, Any]:
-    members = entry._asdict() | {"id": new_id("aud"), "data": dict(data)}
-    return {f"{AUDIT.name}_{name}": value for name, value in members.items()}
+    columns = entry._asdict() | {"id": new_id("aud"), "data": dict(data)}
+    return {f"{AUDIT.name}_{name}": value for name, value in columns.items()}
 
 
 def _of_event(event: Event) -> dict[str, Any]:
     _check(event.type, event.data)
-    members = event._asdict() | {"id": new_id("evt"), "data": dict(event.data)}
-    return {f"{OUTBOX.name}_{name}": value for name, value in members.items()}
+    columns = event._asdict() | {"id": new_id("evt"), "data": dict(event.data)}
+    return {f"{OUTBOX.name}_{name}": value for name, value in columns.items()}
 
 
 def _check(event_type: str, data: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The outbox as it is read: events on their way to the sinks, and the feed of delivered events.
+"""Reads the outbox: events on their way to the sinks, and the feed of delivered events.
 
 The relay gives each delivered event the next ``position``. A row that commits late gets a later position, so a reader
 that goes by position passes over nothing.
@@ -20,7 +20,7 @@ from models.tables import OutboxEvent, table
 OUTBOX = table(OutboxEvent)
 
 FEED_CHANNEL = "bc_feed"
-"""NOTIFY channel that wakes the feed's followers when events got their positions."""
+"""The NOTIFY channel that wakes the feed's followers when events got their positions."""
 
 FEED_BATCH = 200
 """The most events that ``feed_between`` returns."""

@@ -1,4 +1,4 @@
-"""Ciphertexts of the ``local`` secret store. The API's role may only insert, the broker's may only read."""
+"""Ciphertexts of the ``local`` secret store. The API's role may only insert them, the broker's may only read them."""
 
 from enum import StrEnum
 from typing import NamedTuple

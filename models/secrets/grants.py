@@ -1,4 +1,4 @@
-"""Secret grants: which secret the holder of a site's boot lease may be handed, in whatever version."""
+"""Secret grants: which secrets the holder of a site's boot lease may read. A grant covers all versions of a secret."""
 
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -31,15 +31,17 @@ class GrantRow(NamedTuple):
 
 
 class GrantQuery(NamedTuple):
-    """The filter of a list of grants. None: not filtered by that."""
+    """The filter of a list of grants. A filter that is None does not apply."""
 
     reference: Reference | None = None
     site_id: str | None = None
 
 
 def entitled(site: SiteRow, reference: Reference) -> bool:
-    """Whether the site can have the secret at all: a tenant's go to the sites that it owns or that serve it alone, the
-    fleet's wherever root says.
+    """Returns whether the site can be granted the secret at all.
+
+    A tenant's secrets can be granted to sites that the tenant owns or that are dedicated to it. Fleet secrets can be
+    granted to any site.
     """
     return reference.scope is SecretScope.FLEET or reference.tenant_id in {site.tenant_id, site.dedicated_to}
 
@@ -75,12 +77,12 @@ _REMOVE = Statement(
 
 
 async def secret_exists(tx: Transaction, reference: Reference) -> bool:
-    """Whether there is such a secret. The caller may manage its tenant's secrets."""
+    """Returns whether there is such a secret. The caller may manage the secrets of its tenant."""
     return await tx.first(_SECRET_EXISTS, **_of(reference)) is not None
 
 
 async def add(tx: Transaction, reference: Reference, site: SiteRow, created_by: str) -> tuple[GrantRow, bool]:
-    """The grant, and whether this call made it. The caller holds the site's lock, shared."""
+    """Returns the grant, and whether this call created it. The caller holds the shared lock of the site."""
     row = await tx.first(
         _ADD, **reference._asdict(), site_id=site.id, site_tenant_id=site.tenant_id, created_by=created_by
     )
@@ -90,7 +92,7 @@ async def add(tx: Transaction, reference: Reference, site: SiteRow, created_by: 
 
 
 async def remove(tx: Transaction, reference: Reference, site_id: str) -> GrantRow | None:
-    """The grant that this call took back; None if there was none."""
+    """Revokes a grant and returns it. Returns None if there was none."""
     return await tx.first(_REMOVE, **_of(reference), of_site=site_id)
 
 
@@ -128,12 +130,12 @@ async def page(
 
 
 def granted_event(row: GrantRow) -> Event:
-    """The event of a first grant."""
+    """Returns the event of a first grant."""
     return _event("granted", row)
 
 
 def revoked_event(row: GrantRow) -> Event:
-    """The event of a grant that was taken back."""
+    """Returns the event of a revoked grant."""
     return _event("grant-revoked", row)
 
 

@@ -1,4 +1,4 @@
-"""References: the ``secret://`` name of a secret, which is valid over all stores."""
+"""References: the ``secret://`` name of a secret, which is the same in all stores."""
 
 import re
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Secrets: names, versions and references. Values pass through to the store and are nowhere here."""
+"""Secrets: their names, versions and references. Values go to the store, and never to these tables."""
 
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ VERSIONS = table(SecretVersion)
 
 
 class SecretRow(NamedTuple):
-    """A secret's metadata: all that can ever be read of it."""
+    """The metadata of a secret. Nothing else of a secret can be read."""
 
     tenant_id: str
     scope: SecretScope
@@ -32,7 +32,7 @@ class SecretRow(NamedTuple):
 
 
 class PutRow(NamedTuple):
-    """What one put came to."""
+    """The result of a put."""
 
     reference: str
     version: int
@@ -97,8 +97,10 @@ _VERSION = Statement(
 
 
 async def lock_retries(tx: Transaction, tenant_id: str, created_by: str, idempotency_key: str) -> None:
-    """Make puts under the same key wait for one another: a version, once given out, could not be taken back without
-    a gap, so the second must find the first instead.
+    """Serialises puts with the same idempotency key until the transaction ends.
+
+    A version that was given out cannot be taken back without a gap. The second put must therefore wait, and then find
+    the first one.
     """
     await tx.all(_RETRY_LOCK, key=f"{tenant_id}\n{created_by}\n{idempotency_key}")
 
@@ -106,14 +108,14 @@ async def lock_retries(tx: Transaction, tenant_id: str, created_by: str, idempot
 async def find_retry(
     reader: Reader, tenant_id: str, created_by: str, idempotency_key: str, *, scope: SecretScope, name: str
 ) -> PutRow | None:
-    """What the earlier put with the same key came to. Raises ApiError CONFLICT if that was of another secret.
+    """Returns the result of an earlier put with the same key, or None. Raises ApiError CONFLICT for another secret.
 
-    The value is not compared: nothing to compare it with may be kept.
+    The value is not compared, because nothing that it could be compared with may be stored.
     """
-    found = await reader.first(_BY_KEY, tenant_id=tenant_id, created_by=created_by, idempotency_key=idempotency_key)
-    if found is None:
+    row = await reader.first(_BY_KEY, tenant_id=tenant_id, created_by=created_by, idempotency_key=idempotency_key)
+    if row is None:
         return None
-    stored_scope, stored_name, version = found
+    stored_scope, stored_name, version = row
     if (stored_scope, stored_name) != (scope.value, name):
         raise ApiError(ErrorCode.CONFLICT, "This idempotency key was used for another secret.")
     return PutRow(str(Reference(tenant_id, scope, name)), version, name, scope)
@@ -129,17 +131,17 @@ async def next_version(
     created_by: str,
     idempotency_key: str | None,
 ) -> PutRow:
-    """Give out the next version: 1, 2, 3, ... without gaps, as the secret's row stays locked until the end.
+    """Gives out the next version: 1, 2, 3, ... There are no gaps, because the secret's row stays locked until the end.
 
-    ``expected_version`` is the version that must be the newest now, 0 for a secret that must not exist yet. Raises
-    ApiError CONFLICT otherwise.
+    ``expected_version`` must be the newest version now. 0 means that the secret must not exist yet. Raises ApiError
+    CONFLICT otherwise.
     """
-    given = await tx.first(
+    row = await tx.first(
         _NEXT_VERSION, p_tenant_id=tenant_id, p_scope=scope.value, p_name=name, expected=expected_version
     )
-    if given is None or (expected_version is not None and given[0] != expected_version + 1):
+    if row is None or (expected_version is not None and row[0] != expected_version + 1):
         raise ApiError(ErrorCode.CONFLICT, "The newest version is not the expected one.")
-    (version,) = given
+    (version,) = row
     await tx.all(
         _VERSION,
         tenant_id=tenant_id,

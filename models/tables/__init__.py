@@ -1,7 +1,7 @@
-"""The tables: what the columns are. Statements are built from them with SQLAlchemy Core; no ORM session exists.
+"""Declares the tables. Statements are built from them with SQLAlchemy Core. There is no ORM session.
 
-Keys lead with ``tenant_id`` wherever a row has one, so that tables can be distributed by tenant and no foreign key
-reaches into another tenant's rows. Times are ``timestamptz`` by the database's clock.
+Keys begin with ``tenant_id`` wherever a row has one, so that tables can be distributed by tenant and no foreign key
+refers to another tenant's rows. Times are ``timestamptz`` by the database's clock.
 """
 
 from models.tables.access import ApiKey, IdentityRecord, RoleBinding, SiteVisibility, Tenant

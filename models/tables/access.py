@@ -1,4 +1,4 @@
-"""Tables of who may do what: tenants, identities, keys, role bindings, and the authorization projection."""
+"""The tables of access control: tenants, identities, API keys, role bindings and the authorization projection."""
 
 from datetime import datetime
 
@@ -16,7 +16,7 @@ from models.tables.columns import text_column, time_column
 
 
 class Tenant(SQLModel, table=True):
-    """A customer, or ``root``: the operator of the platform."""
+    """A customer, or ``root``, the operator of the platform."""
 
     __tablename__ = "tenants"
 
@@ -26,7 +26,7 @@ class Tenant(SQLModel, table=True):
 
 
 class IdentityRecord(SQLModel, table=True):
-    """Who calls: a service or person of one tenant. ``subject`` is ``iss|sub`` of an OIDC login."""
+    """A caller: a service or a person of one tenant. ``subject`` is ``iss|sub`` of an OIDC login."""
 
     __tablename__ = "identities"
     __table_args__ = (
@@ -43,7 +43,7 @@ class IdentityRecord(SQLModel, table=True):
 
 
 class ApiKey(SQLModel, table=True):
-    """A key of an identity. Its secret has 256 random bits, so SHA-256 is enough: there is nothing to guess."""
+    """An API key of an identity. Its secret has 256 random bits and cannot be guessed, so SHA-256 suffices."""
 
     __tablename__ = "api_keys"
     __table_args__ = (
@@ -78,9 +78,9 @@ class RoleBinding(SQLModel, table=True):
 
 
 class SiteVisibility(SQLModel, table=True):
-    """The authorization projection: which tenant sees which site. ``*`` as the viewer is every tenant.
+    """The authorization projection: which tenant sees which site. The viewer ``*`` stands for every tenant.
 
-    ``listed`` is false for a deleted site, which only its owner may still look up.
+    ``listed`` is false for a deleted site. Only its owner may still look it up.
     """
 
     __tablename__ = "site_visibility"

@@ -1,4 +1,4 @@
-"""What all tables share: the metadata with its naming convention, and the kinds of columns."""
+"""The parts that all tables share: the metadata with its naming convention, and the kinds of columns."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""Tables of the fleet: sites, join tokens, site agents and their keys, boot leases and the boot log."""
+"""The tables of the fleet: sites, join tokens, site agents and their keys, boot leases and the boot log."""
 
 from datetime import datetime
 
@@ -19,7 +19,7 @@ from models.tables.columns import text_column, time_column
 
 
 class Site(SQLModel, table=True):
-    """A boot and failure domain. Deleted softly: its owner still sees it, and its tokens' records stay."""
+    """A boot and failure domain. Deletion is soft: the owner still sees the site, and the rows of its tokens stay."""
 
     __tablename__ = "sites"
     __table_args__ = (
@@ -53,7 +53,7 @@ class Site(SQLModel, table=True):
 
 
 class JoinToken(SQLModel, table=True):
-    """A join token of role ``site``. Of its secret only the argon2id encoding and the keyed pre-check tag are kept."""
+    """A join token of role ``site``. Its secret is stored only as the argon2id encoding and the keyed pre-check tag."""
 
     __tablename__ = "join_tokens"
     __table_args__ = (
@@ -84,9 +84,10 @@ class JoinToken(SQLModel, table=True):
 
 
 class SiteAgent(SQLModel, table=True):
-    """An enrolled ``bcd site``. ``key_thumbprint`` (RFC 7638) is of the key it enrolled with: a retry finds it by that.
+    """An enrolled ``bcd site``.
 
-    ``encryption_key`` is the raw X25519 public key that secrets are sealed to, if it gave one.
+    ``key_thumbprint`` (RFC 7638) belongs to the key that it enrolled with. A retry of the enrolment finds the agent by
+    it. ``encryption_key`` is the raw X25519 public key that secrets are sealed to, or NULL if the agent sent none.
     """
 
     __tablename__ = "site_agents"
@@ -115,7 +116,7 @@ class SiteAgent(SQLModel, table=True):
 
 
 class AgentKey(SQLModel, table=True):
-    """A public key (raw Ed25519) that an agent's requests may be signed with. ``expires_at``: it was rotated away."""
+    """A raw Ed25519 public key that an agent may sign with. ``expires_at`` is set once the key was rotated away."""
 
     __tablename__ = "agent_keys"
     __table_args__ = (ForeignKeyConstraint(["tenant_id", "agent_id"], ["site_agents.tenant_id", "site_agents.id"]),)
@@ -130,7 +131,7 @@ class AgentKey(SQLModel, table=True):
 
 
 class UsedJti(SQLModel, table=True):
-    """A request's JWT that was taken. Kept until it would be refused for its age."""
+    """A JWT that was used for a request. The row is kept until the JWT would be refused for its age."""
 
     __tablename__ = "used_jtis"
     __table_args__ = (Index("ix_used_jtis_expires_at", "expires_at"),)
@@ -141,9 +142,10 @@ class UsedJti(SQLModel, table=True):
 
 
 class BootLease(SQLModel, table=True):
-    """Who may boot a site's machines: one row a site, made when it is first asked for. ``epoch`` only ever rises.
+    """The boot lease of a site. Its holder may boot the site's machines. ``epoch`` never falls.
 
-    ``expires_at`` has no index, so that a renewal touches the heap page alone (HOT).
+    Each site has one row, which the first acquire creates. ``expires_at`` has no index, so that a renewal writes only
+    the heap page (HOT).
     """
 
     __tablename__ = "boot_leases"
@@ -172,7 +174,7 @@ class BootLease(SQLModel, table=True):
 
 
 class BootLeaseTerm(SQLModel, table=True):
-    """A lease that ended: who held the site under an epoch, from when to when, and why it ended. Append-only."""
+    """A lease that ended: its holder, its epoch, its beginning and end, and the reason of the end. Append-only."""
 
     __tablename__ = "boot_lease_history"
     __table_args__ = (ForeignKeyConstraint(["tenant_id", "site_id"], ["sites.tenant_id", "sites.id"]),)
@@ -187,7 +189,7 @@ class BootLeaseTerm(SQLModel, table=True):
 
 
 class BootRecord(SQLModel, table=True):
-    """An entry of a site's boot log, written under the epoch that was in force. Append-only."""
+    """An entry of a site's boot log, with the epoch of the lease that was held then. Append-only."""
 
     __tablename__ = "boot_log"
     __table_args__ = (

@@ -1,4 +1,4 @@
-"""Tables of the journal: the outbox of events and the audit trail."""
+"""The tables of the journal: the outbox of events and the audit trail."""
 
 from datetime import datetime
 from typing import Any
@@ -20,8 +20,8 @@ from models.tables.columns import text_column, time_column
 class OutboxEvent(SQLModel, table=True):
     """An event (CloudEvents 1.0) of a committed change.
 
-    ``seq`` follows commit order within a subject; ``position`` is given by the relay when it delivers, one after the
-    other over all subjects, so a reader that goes by position can never pass over a row that commits late.
+    ``seq`` follows the order of commits within a subject. The relay sets ``position`` when it delivers, consecutively
+    over all subjects. A reader that goes by position therefore cannot miss a row that commits late.
     """
 
     __tablename__ = "outbox"
@@ -45,7 +45,7 @@ class OutboxEvent(SQLModel, table=True):
 
 
 class AuditEvent(SQLModel, table=True):
-    """Who did or tried what, and how it was decided. Append-only for the serving role."""
+    """An audit row: an actor, what it did or tried, and the decision. Append-only for the serving role."""
 
     __tablename__ = "audit_events"
     __table_args__ = (

@@ -1,4 +1,4 @@
-"""Tables of secrets: names and versions, the ciphertexts of the ``local`` store, and grants to sites."""
+"""The tables of secrets: names and versions, the ciphertexts of the ``local`` store, and grants to sites."""
 
 from datetime import datetime
 
@@ -15,7 +15,7 @@ from models.tables.columns import text_column, time_column
 
 
 class Secret(SQLModel, table=True):
-    """A named secret and its newest version; fleet secrets belong to ``root``. Never a value, nor a digest of one."""
+    """A named secret and its newest version, without its value or a digest. Fleet secrets belong to ``root``."""
 
     __tablename__ = "secrets"
     __table_args__ = (
@@ -33,7 +33,7 @@ class Secret(SQLModel, table=True):
 
 
 class SecretVersion(SQLModel, table=True):
-    """One put: who and when, and the idempotency key that finds it again."""
+    """A version of a secret: who put it and when, and the idempotency key by which a retry finds it."""
 
     __tablename__ = "secret_versions"
     __table_args__ = (
@@ -51,7 +51,7 @@ class SecretVersion(SQLModel, table=True):
 
 
 class SecretCiphertext(SQLModel, table=True):
-    """The ``local`` store. The API's role may insert here and cannot select; the broker's may select only."""
+    """A sealed value of the ``local`` store. The API's role may only insert, the broker's role may only select."""
 
     __tablename__ = "secret_ciphertexts"
 
@@ -65,7 +65,7 @@ class SecretCiphertext(SQLModel, table=True):
 
 
 class SecretGrant(SQLModel, table=True):
-    """A secret that the holder of a site's boot lease may be handed. The tenant is the secret's."""
+    """A secret that the holder of a site's boot lease may read. ``tenant_id`` is the secret's tenant."""
 
     __tablename__ = "secret_grants"
     __table_args__ = (

@@ -1,1 +1,1 @@
-"""The pool, the codecs, the migrations, and the embedded PostgreSQL."""
+"""Tests of the pool, the codecs, the migrations and the embedded PostgreSQL."""

@@ -1,4 +1,4 @@
-"""What goes to PostgreSQL and comes back as another type than asyncpg's own."""
+"""Tests the types that are stored and read differently from asyncpg's own codecs."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -21,7 +21,7 @@ TIMES = [
 
 
 async def test_times_keep_their_microseconds(database_url: str) -> None:
-    """In any year and zone, alone and in arrays; they come back in UTC. PostgreSQL reads them as it writes them."""
+    """Times of any year and zone, alone and in arrays, come back in UTC. PostgreSQL reads what it writes."""
     database = await Database.open(database_url, role=None, size=1, timeout_seconds=5)
     for time in TIMES * 2:
         [row] = await database.fetch(
@@ -33,5 +33,5 @@ async def test_times_keep_their_microseconds(database_url: str) -> None:
         assert (row[0], row[1], row[2]) == (time, True, TIMES)
         assert row[0].tzinfo is UTC
     with pytest.raises((asyncpg.DataError, TypeError)):
-        await database.fetch("SELECT $1::timestamptz", datetime(2026, 1, 1))  # noqa: DTZ001 - the case
+        await database.fetch("SELECT $1::timestamptz", datetime(2026, 1, 1))  # noqa: DTZ001 - the case to test
     await database.close()

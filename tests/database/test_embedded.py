@@ -1,4 +1,4 @@
-"""The development database: real servers, real signals, and what is left after each."""
+"""Tests the development database with real servers and signals, and checks what each one leaves behind."""
 
 import asyncio
 import os
@@ -30,18 +30,18 @@ if int(user) != os.getuid():  # only now: the interpreter may stand where that u
     os.setgroups([])
     os.setgid(int(user))
     os.setuid(int(user))
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it as ignored
 with EmbeddedPostgres(Path(data_dir), Path(bin_dir)) as postgres:
     print(postgres.dsn(), flush=True)
     signal.pause()
 """
-"""What `bcd dev` does with the database."""
+"""A program that handles the database as `bcd dev` does."""
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
 def fetch(dsn: str, *statements: str) -> list[asyncpg.Record]:
-    """Give the rows of the last statement."""
+    """Runs the statements, and returns the rows of the last one."""
 
     async def run() -> list[asyncpg.Record]:
         connection = await asyncpg.connect(dsn)
@@ -58,7 +58,7 @@ def postmaster(data_dir: Path) -> int:
 
 
 def await_end(data_dir: Path) -> None:
-    """Return when no process of the server is left: each of them holds the lock of the log."""
+    """Waits until no process of the server is left. Each of them holds the lock of the log."""
     program = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
     subprocess.run([sys.executable, "-c", program, data_dir / "postgres.log"], check=True, timeout=10)
 
@@ -83,7 +83,7 @@ def copied_binaries(into: Path) -> Path:
 
 
 def start_caller(data_dir: Path, bin_dir: Path | None = None, uid: int | None = None) -> subprocess.Popen[str]:
-    """Start another process that keeps a server, and prints the server's address."""
+    """Starts another process that runs a server and prints the server's address."""
     return subprocess.Popen(
         [
             *(sys.executable, "-c", PROGRAM, str(data_dir), str(bin_dir or packaged_binaries())),
@@ -100,7 +100,7 @@ def start_caller(data_dir: Path, bin_dir: Path | None = None, uid: int | None = 
 def caller(
     data_dir: Path, bin_dir: Path | None = None, uid: int | None = None
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Keep a server in another process; gives that and the server's address."""
+    """Runs a server in another process. Yields the process and the server's address."""
     with start_caller(data_dir, bin_dir, uid) as process:
         try:
             assert process.stdout is not None
@@ -113,7 +113,7 @@ def caller(
 
 @pytest.fixture
 def open_dir() -> Iterator[Path]:
-    """Make a folder that other users can reach, unlike pytest's."""
+    """Creates a folder that other users can reach, unlike pytest's."""
     path = Path(tempfile.mkdtemp(prefix="bc-tests-"))
     path.chmod(0o755)
     yield path
@@ -122,7 +122,7 @@ def open_dir() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def seed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a data dir with one row in its database, after an orderly stop."""
+    """Creates a data dir with one row in its database, and stops the server in order."""
     data_dir = tmp_path_factory.mktemp("seed") / "data"
     with EmbeddedPostgres(data_dir) as postgres:
         fetch(postgres.dsn(), "CREATE TABLE t (n int)", "INSERT INTO t VALUES (1)")
@@ -225,7 +225,7 @@ def test_a_start_right_after_a_kill_waits_for_the_old_server(data_dir: Path) -> 
     with caller(data_dir) as (process, dsn):
         fetch(dsn, "INSERT INTO t VALUES (2)")
         old = postmaster(data_dir)
-        os.kill(old, signal.SIGSTOP)  # so that it is surely there when the next start looks
+        os.kill(old, signal.SIGSTOP)  # so that it certainly still exists when the next start checks
         process.kill()
         process.wait()
         waker = subprocess.Popen(["/bin/sh", "-c", f"sleep 0.3; kill -CONT {old}"])

@@ -1,4 +1,4 @@
-"""Migrations make the declared tables, once, whoever runs them; and the two roles may do what they need, no more."""
+"""Tests that migrations create the declared tables once, and that the two roles have only the rights that they need."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def empty_url(cluster: EmbeddedPostgres) -> AsyncIterator[str]:
-    """Make a database without any table."""
+    """Creates a database without any table."""
     connection = await asyncpg.connect(cluster.dsn("postgres"))
     try:
         await connection.execute("CREATE DATABASE empty")
@@ -28,7 +28,7 @@ async def empty_url(cluster: EmbeddedPostgres) -> AsyncIterator[str]:
 
 
 async def execute(url: str, role: Role | None, sql: str) -> None:
-    """Run one statement as a role."""
+    """Runs one statement as a role."""
     connection = await asyncpg.connect(plain_url(url), server_settings={"role": role or "none"})
     try:
         await connection.execute(sql)
@@ -37,7 +37,7 @@ async def execute(url: str, role: Role | None, sql: str) -> None:
 
 
 async def test_the_migrations_make_the_declared_tables(database_url: str) -> None:
-    """No table, column, index or constraint differs; and a column that only one side has would be told."""
+    """No table, column, index or constraint differs. A column that only one side has would be reported."""
     assert await migrate.differences(database_url, METADATA) == []
     await execute(database_url, None, "ALTER TABLE sites ADD COLUMN extra text; DROP INDEX ix_outbox_subject")
     differences = await migrate.differences(database_url, METADATA)
@@ -46,7 +46,7 @@ async def test_the_migrations_make_the_declared_tables(database_url: str) -> Non
 
 
 async def test_migrating_again_and_at_once_is_safe(empty_url: str) -> None:
-    """Five processes that start together migrate once; a later call finds nothing to do and loses nothing."""
+    """Five processes that start together migrate once. A later call changes and loses nothing."""
     await asyncio.gather(*(migrate.upgrade(empty_url) for _ in range(5)))
     await execute(empty_url, None, "INSERT INTO tenants (id, name) VALUES ('acme', 'Acme')")
     await migrate.upgrade(empty_url)
@@ -102,7 +102,7 @@ NEVER: list[tuple[Role, str]] = [
 
 
 async def test_the_roles_may_not(database_url: str) -> None:
-    """Audit rows are append-only, ciphertexts write-only for the server; it makes nobody a member of anything."""
+    """For the server, audit rows are append-only and ciphertexts write-only. It cannot grant membership of a role."""
     await execute(database_url, None, "CREATE ROLE server LOGIN; GRANT bc_api TO server")
     try:
         for role, sql in NEVER:
@@ -114,7 +114,7 @@ async def test_the_roles_may_not(database_url: str) -> None:
 
 
 async def test_each_role_reads_what_it_needs(database_url: str) -> None:
-    """The server reads every table but the ciphertexts; the broker reads those, and no credential of anybody."""
+    """The server reads every table except the ciphertexts. The broker reads those, but no credentials."""
     tables = {table.name for table in METADATA.sorted_tables}
     owner = await Database.open(database_url, role=None, size=1, timeout_seconds=5)
     try:
@@ -134,7 +134,7 @@ async def test_each_role_reads_what_it_needs(database_url: str) -> None:
 
 
 async def test_the_public_may_do_nothing(database_url: str) -> None:
-    """A login of neither role reads no table."""
+    """A login without either role can read no table."""
     await execute(database_url, None, "CREATE ROLE stranger LOGIN")
     try:
         for table in METADATA.sorted_tables:

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,9 @@ def room(path: str) -> str:
     return path.partition("/")[0].removesuffix(".py")
 
 
+@cache
 def tree(path: str) -> ast.Module:
-    """Returns the parsed file."""
+    """Returns the parsed file. No test may change it."""
     return ast.parse((ROOT / path).read_text(), path)
 
 

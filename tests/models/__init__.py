@@ -1,1 +1,1 @@
-"""Statements and rules of the domain: their results, plans and races."""
+"""Tests of the statements and rules of the domain: their results, plans and races."""

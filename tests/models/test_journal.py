@@ -1,4 +1,7 @@
-"""The journal: one event and one audit row a change, and events delivered at least once, in order, over crashes."""
+"""Tests the journal: each change has one event and one audit row.
+
+Events are delivered at least once and in order, also after crashes.
+"""
 
 import asyncio
 import contextlib
@@ -28,11 +31,14 @@ from tests.support.world import World, make_world
 pytestmark = pytest.mark.anyio
 
 LEADER = 0x6263_6F75
-"""The advisory lock of who delivers: whoever holds it keeps every relay waiting."""
+"""The advisory lock of the relay that delivers. A test that holds it keeps every relay waiting."""
 
 
 class Recorder:
-    """A sink that keeps what it takes; while it ``fails`` it takes nothing, and while it is not ``open`` it hangs."""
+    """A sink that records the events that it accepts.
+
+    It refuses events while it ``fails``, and blocks while it is not ``open``.
+    """
 
     def __init__(self) -> None:
         self.taken: list[Delivery] = []
@@ -40,11 +46,11 @@ class Recorder:
         self.refused: list[list[str]] = []
         self.open = asyncio.Event()
         self.open.set()
-        self.asked = asyncio.Event()
+        self.called = asyncio.Event()
 
     async def deliver(self, events: Sequence[Delivery]) -> None:
-        """Take the events, or not."""
-        self.asked.set()
+        """Accepts the events, or raises RuntimeError."""
+        self.called.set()
         await self.open.wait()
         if self.fails:
             self.refused.append([event.id for event in events])
@@ -53,11 +59,11 @@ class Recorder:
 
     @property
     def numbers(self) -> list[int]:
-        """What the tests' own events carry."""
+        """Returns the numbers of the accepted events."""
         return [event.data["version"] for event in self.taken]
 
     async def until(self, count: int) -> None:
-        """Return once so many were taken."""
+        """Waits until ``count`` events were accepted."""
         async with asyncio.timeout(20):
             while len(self.taken) < count:
                 await asyncio.sleep(0.005)
@@ -65,7 +71,7 @@ class Recorder:
 
 @pytest.fixture
 async def owner(database_url: str) -> AsyncIterator[Database]:
-    """The database without a server."""
+    """Opens the database without a server."""
     database = await Database.open(database_url, role=None, size=40, timeout_seconds=20)
     yield database
     await database.close()
@@ -73,7 +79,7 @@ async def owner(database_url: str) -> AsyncIterator[Database]:
 
 @asynccontextmanager
 async def relaying(url: str, sink: Recorder, *, poll_seconds: float = 0.2) -> AsyncIterator[Relay]:
-    """A relay with a connection of its own, as each server process has one."""
+    """Runs a relay with a connection of its own, as each server process does."""
     relay = Relay(url, sink, poll_seconds=poll_seconds, timeout_seconds=5)
     task = asyncio.create_task(relay.run())
     try:
@@ -84,24 +90,24 @@ async def relaying(url: str, sink: Recorder, *, poll_seconds: float = 0.2) -> As
 
 
 def event(number: int, subject: str = "compute-tenant/acme") -> Event:
-    """The tests' own event; ``number`` is its version."""
+    """Returns an event of these tests. ``number`` is its version."""
     return Event("security.secret.put", subject, "acme", None, {"version": number})
 
 
 async def publish(database: Database, *numbers: int) -> None:
-    """One transaction with these events."""
+    """Publishes these events in one transaction."""
     async with database.transaction() as tx:
         for number in numbers:
             await journal.publish(tx, event(number))
 
 
 async def positions(database: Database) -> list[Any]:
-    """The positions of all events, in their order."""
+    """Returns the positions of all events, in the order of ``seq``."""
     return [row[0] for row in await database.fetch("SELECT position FROM outbox ORDER BY seq")]
 
 
 async def marked(database: Database) -> None:
-    """Return once every event has its position: the relay marks what the sink took a moment after."""
+    """Waits until every event has its position. The relay marks an event a moment after the sink accepted it."""
     async with asyncio.timeout(10):
         while None in await positions(database):
             await asyncio.sleep(0.005)
@@ -109,7 +115,7 @@ async def marked(database: Database) -> None:
 
 @asynccontextmanager
 async def no_delivery(url: str) -> AsyncIterator[None]:
-    """While it lasts no relay of any process delivers; it must begin before they do."""
+    """Keeps every relay of any process from delivering. It must begin before they do."""
     connection = await asyncpg.connect(url)
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", LEADER)
@@ -122,8 +128,8 @@ async def no_delivery(url: str) -> AsyncIterator[None]:
 
 
 async def test_d3_200_writers_lose_nothing_and_keep_the_order(database_url: str, owner: Database) -> None:
-    """D3: writers that hold their transactions open for random times, some of which roll back: each committed event is
-    delivered exactly once while nothing crashes, in commit order per subject; of the others nothing.
+    """D3: writers hold their transactions open for random times, and some roll back. While nothing crashes, each
+    committed event is delivered exactly once, in the order of commits per subject. No other event is delivered.
     """
     chance = random.Random(3)  # noqa: S311
     committed: dict[str, list[int]] = defaultdict(list)
@@ -133,13 +139,15 @@ async def test_d3_200_writers_lose_nothing_and_keep_the_order(database_url: str,
         subject = f"compute-tenant/t{number % 7}"
         with contextlib.suppress(asyncpg.DivisionByZeroError):
             async with owner.transaction() as tx:
-                await tx._connection.fetch("SELECT pg_current_xact_id()")  # a transaction that is old, and commits late
+                await tx._connection.fetch(
+                    "SELECT pg_current_xact_id()"
+                )  # a transaction that began early and commits late
                 await asyncio.sleep(chance.random() * 0.05)
                 await journal.publish(tx, event(number, subject))
                 await asyncio.sleep(chance.random() * 0.01)
                 if number % 10 == 0:
                     await tx._connection.fetch("SELECT 1/0")
-                committed[subject].append(number)  # under the subject's lock, so in commit order
+                committed[subject].append(number)  # under the subject's lock, and so in the order of commits
         begun.set()
 
     sink = Recorder()
@@ -164,8 +172,8 @@ async def test_d3_200_writers_lose_nothing_and_keep_the_order(database_url: str,
 
 
 async def test_a_rolled_back_change_has_no_event(database_url: str, owner: Database) -> None:
-    """I2's other half: what did not commit is never delivered, whether it failed, was given up or lost its
-    connection, or carries what its type may not.
+    """I2, the other half: an event that was not committed is never delivered. Its transaction failed, was cancelled or
+    lost its connection, or its data is not allowed for its type.
     """
 
     async def failing(number: int, work: Callable[[Transaction], Awaitable[Any]]) -> None:
@@ -195,7 +203,7 @@ async def test_a_rolled_back_change_has_no_event(database_url: str, owner: Datab
 async def test_a_sink_that_fails_gets_all_of_it_again_in_order(
     database_url: str, owner: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is marked while the sink refuses; when it recovers, it gets the same events in the same order."""
+    """No event is marked while the sink refuses. When it recovers, it gets the same events in the same order."""
     monkeypatch.setattr("services.relay.RETRY_SECONDS", 0.05)
     sink = Recorder()
     sink.fails = True
@@ -214,12 +222,12 @@ async def test_a_sink_that_fails_gets_all_of_it_again_in_order(
 
 
 async def test_an_event_is_marked_only_after_the_sink_took_it(database_url: str, owner: Database) -> None:
-    """A relay that ends while the sink is at it delivers again: at least once, never less."""
+    """Events are delivered again if the relay ends while the sink handles them: at least once, never less."""
     sink = Recorder()
     sink.open.clear()
     async with relaying(database_url, sink):
         await publish(owner, 1)
-        await asyncio.wait_for(sink.asked.wait(), 10)
+        await asyncio.wait_for(sink.called.wait(), 10)
         assert await positions(owner) == [None]
         [idle] = await owner.fetch(
             "SELECT state FROM pg_stat_activity WHERE application_name = 'better-compute relay' "
@@ -233,7 +241,7 @@ async def test_an_event_is_marked_only_after_the_sink_took_it(database_url: str,
 
 
 async def test_of_two_relays_one_delivers_and_the_other_takes_over(database_url: str, owner: Database) -> None:
-    """Two processes never deliver at once; when the one ends, the other goes on where it stopped."""
+    """Two processes never deliver at the same time. When one ends, the other continues where it stopped."""
     first, second = Recorder(), Recorder()
     async with relaying(database_url, first, poll_seconds=0.05):
         await publish(owner, 0)
@@ -260,13 +268,13 @@ async def test_of_two_relays_one_delivers_and_the_other_takes_over(database_url:
 
 
 async def test_a_notification_wakes_the_relay(database_url: str, owner: Database) -> None:
-    """With a poll interval of five minutes an event is delivered within moments of its commit."""
+    """An event is delivered moments after its commit, although the poll interval is five minutes."""
     sink = Recorder()
     async with relaying(database_url, sink, poll_seconds=300) as relay:
         gaps: list[int] = []
         handlers = {journal.OUTBOX_CHANNEL: relay.wake}
         listener = asyncio.create_task(listen(database_url, handlers, on_gap=lambda: gaps.append(1), timeout_seconds=5))
-        while len(gaps) < 2:  # once before it is connected, once after
+        while len(gaps) < 2:  # once before the listener is connected, and once after
             await asyncio.sleep(0.01)
         await publish(owner, 0)
         await sink.until(1)
@@ -285,7 +293,7 @@ async def test_a_notification_wakes_the_relay(database_url: str, owner: Database
 async def test_a_burst_larger_than_a_batch_is_delivered_whole(
     database_url: str, owner: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More events than one look takes: all of them, in order, without a new wake-up."""
+    """More events than one batch holds are all delivered, in order, without another wake-up."""
     monkeypatch.setattr("services.relay.BATCH", 7)
     await publish(owner, *range(50))
     sink = Recorder()
@@ -300,12 +308,12 @@ async def test_a_burst_larger_than_a_batch_is_delivered_whole(
 
 
 async def test_i2_an_event_outlives_kill_9_between_commit_and_delivery(database_url: str, tmp_path: Path) -> None:
-    """I2 (gofastr 25): the process is killed after the commit and before the relay could deliver; the next process
-    delivers it, once.
+    """I2 (gofastr 25): the process is killed after the commit and before the relay could deliver the event. The next
+    process delivers it, once.
     """
     async with no_delivery(database_url), served(database_url, tmp_path, BC_OUTBOX_POLL_SECONDS="0.1") as world:
-        given = {"tenantId": "acme", "siteId": await world.site_id("Acme Berlin"), "ttlSeconds": 600}
-        minted = await world.post("acme-admin", "siteTokens/create", given | {"idempotencyKey": "i2"})
+        arguments = {"tenantId": "acme", "siteId": await world.site_id("Acme Berlin"), "ttlSeconds": 600}
+        minted = await world.post("acme-admin", "siteTokens/create", arguments | {"idempotencyKey": "i2"})
         assert minted.status_code == 200
         os.kill(world.process.popen.pid, signal.SIGKILL)
         assert await world.process.ended() == -signal.SIGKILL
@@ -313,14 +321,14 @@ async def test_i2_an_event_outlives_kill_9_between_commit_and_delivery(database_
         assert not [entry for entry in world.process.entries if entry["event"] == "event"]
     (tmp_path / "serve.log").unlink()
     async with served(database_url, tmp_path, BC_OUTBOX_POLL_SECONDS="0.1") as world:
-        told = await world.process.logged(event="event", ce_type="security.site-token.created")
-        assert told["ce_data"]["tokenId"] == minted.json()["id"]
-        assert told["ce_specversion"] == "1.0"
-        assert (told["ce_subject"], told["ce_source"]) == (
-            f"compute-site/{given['siteId']}",
+        logged_event = await world.process.logged(event="event", ce_type="security.site-token.created")
+        assert logged_event["ce_data"]["tokenId"] == minted.json()["id"]
+        assert logged_event["ce_specversion"] == "1.0"
+        assert (logged_event["ce_subject"], logged_event["ce_source"]) == (
+            f"compute-site/{arguments['siteId']}",
             "/better-compute/control-api",
         )
-        async with asyncio.timeout(10):  # it is marked after it was told
+        async with asyncio.timeout(10):  # it is marked after it was logged
             while await world.count("outbox", "position IS NULL"):
                 await asyncio.sleep(0.02)
         assert await world.count("outbox") == 1
@@ -328,8 +336,8 @@ async def test_i2_an_event_outlives_kill_9_between_commit_and_delivery(database_
 
 @both_doors
 async def test_each_change_has_one_event_and_one_audit_row(world: World, door: Door) -> None:
-    """Exactly one of each for a first change; no event for a replay, a second revocation or a refusal; an audit row for
-    each decision.
+    """A first change has exactly one event and one audit row. A replay, a second revocation or a refusal has no event.
+    Each decision has an audit row.
     """
 
     async def counted() -> tuple[int, int]:
@@ -367,20 +375,25 @@ async def test_each_change_has_one_event_and_one_audit_row(world: World, door: D
 @both_doors
 @pytest.mark.parametrize("table", ["audit_events", "outbox"])
 async def test_i4_no_change_without_its_journal(world: World, door: Door, table: str) -> None:
-    """I4 (vault 3725): if the audit row or the event cannot be written, the mint rolls back, and no token is told."""
-    given = {"tenantId": "acme", "siteId": await world.site_id("Acme Berlin"), "ttlSeconds": 600, "idempotencyKey": "k"}
+    """I4 (vault 3725): if the audit row or the event cannot be written, the mint rolls back and returns no token."""
+    arguments = {
+        "tenantId": "acme",
+        "siteId": await world.site_id("Acme Berlin"),
+        "ttlSeconds": 600,
+        "idempotencyKey": "k",
+    }
     await world.rows(f"ALTER TABLE {table} ADD CONSTRAINT never CHECK (tenant_id <> 'acme') NOT VALID")
-    refused = await door.call(world, "acme-admin", "siteTokens.create", **given)
+    refused = await door.call(world, "acme-admin", "siteTokens.create", **arguments)
     assert refused.code == "INTERNAL"
     assert b"bcjt_" not in refused.body
-    for each in ("join_tokens", "outbox", "audit_events"):
-        assert await world.count(each) == 0
+    for name in ("join_tokens", "outbox", "audit_events"):
+        assert await world.count(name) == 0
     await world.rows(f"ALTER TABLE {table} DROP CONSTRAINT never")
-    assert (await door.call(world, "acme-admin", "siteTokens.create", **given)).ok["token"]
+    assert (await door.call(world, "acme-admin", "siteTokens.create", **arguments)).ok["token"]
 
 
 async def test_the_serving_role_cannot_rewrite_the_journal(world: World) -> None:
-    """Audit rows are appended, never changed or removed, by whoever holds the server's connection."""
+    """The server's role can append audit rows, but cannot change or delete them."""
     await world.post("acme-viewer", "secrets/put", {"tenantId": "acme", "name": "n", "value": "v"})
     assert await world.count("audit_events") == 1
     for statement in (
@@ -395,7 +408,7 @@ async def test_the_serving_role_cannot_rewrite_the_journal(world: World) -> None
 
 
 async def test_the_server_delivers_at_once_with_a_long_poll(database_url: str, tmp_path: Path) -> None:
-    """Listener and relay as the server wires them: an event gets its position long before the poll of five minutes."""
+    """With the server's own listener and relay, an event gets its position long before the poll of five minutes."""
     async with make_world(database_url, tmp_path, outbox_poll_seconds=300) as world:
         for number in range(3):
             put = {"tenantId": "acme", "name": f"n{number}", "value": "v"}

@@ -1,4 +1,4 @@
-"""Boot leases: at most one holder by the database's clock, epochs that only rise, and writes that the epoch fences."""
+"""Tests boot leases: one holder at most by the database's clock, rising epochs, and writes fenced by the epoch."""
 
 import asyncio
 import contextlib
@@ -40,14 +40,14 @@ _CUT = Statement(
 
 
 async def shown(world: World, site_id: str, caller: str = "acme-viewer") -> dict[str, Any]:
-    """``Site.bootLease``."""
+    """Returns ``Site.bootLease``."""
     answer = await world.graphql(caller, LEASE, id=site_id)
     lease: dict[str, Any] = answer["data"]["site"]["bootLease"]
     return lease
 
 
 async def expire(world: World) -> None:
-    """Let every lease be over since a second ago."""
+    """Makes every lease expire a second ago."""
     await world.rows(
         "UPDATE boot_leases SET acquired_at = acquired_at - '1 h'::interval, "
         "expires_at = clock_timestamp() - '1 s'::interval WHERE holder_agent_id IS NOT NULL"
@@ -55,19 +55,19 @@ async def expire(world: World) -> None:
 
 
 async def sweep(world: World) -> list[leases.TermRow]:
-    """What the background sweep does once."""
+    """Runs one round of the background sweep."""
     async with world.services.access.database.transaction() as tx:
         return await leases.end_expired(tx)
 
 
 async def history(world: World) -> list[tuple[int, str, str]]:
-    """Epoch, agent and reason of the leases that ended."""
+    """Returns the epoch, agent and reason of each lease that ended."""
     rows = await world.rows("SELECT epoch, agent_id, reason FROM boot_lease_history ORDER BY site_id, epoch")
     return [tuple(row) for row in rows]
 
 
 async def test_one_holds_and_the_other_waits(world: World) -> None:
-    """Acquire, renew, release: the answers, the record, the events, and what `Site.bootLease` shows meanwhile."""
+    """Acquire, renew and release: their responses, the history, the events, and `Site.bootLease` at each step."""
     one, two = await join(world, name="one"), await join(world, name="two")
     site = one.site_id
     assert await shown(world, site) == {
@@ -126,8 +126,8 @@ async def test_one_holds_and_the_other_waits(world: World) -> None:
 
 
 async def test_b1_a_paused_holder_is_fenced_off(world: World) -> None:
-    """B1 (kubernetes 23731): the holder pauses past its TTL and another takes over: whatever the first one sends when
-    it wakes is CONFLICT. The expired lease ended when it expired, and that is told before the new one.
+    """B1 (kubernetes 23731): the holder pauses past its TTL and another agent acquires the lease. Every write of the
+    first one is CONFLICT when it wakes. The end of a lease is its expiry, and its event comes before the new lease's.
     """
     paused, heir = await join(world), await join(world)
     epoch = (await paused.acquire(world))["epoch"]
@@ -155,8 +155,8 @@ async def test_b1_a_paused_holder_is_fenced_off(world: World) -> None:
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK", "a lock without a change"])
 @pytest.mark.parametrize("path", [RENEW, RELEASE, RECORD])
 async def test_d1_time_is_read_after_the_lock(world: World, path: str, end: str) -> None:
-    """D1 (measured on PostgreSQL): another transaction holds the row past the expiry, then commits, rolls back, or has
-    only locked it: renew, release and the fenced write come too late, and nothing is extended.
+    """D1 (measured on PostgreSQL): another transaction holds the row past the expiry. It then commits, rolls back, or
+    has only locked the row. A renewal, a release and a fenced write come too late, and no lease is extended.
     """
     agent = await join(world)
     epoch = (await agent.acquire(world))["epoch"]
@@ -185,7 +185,7 @@ async def test_d1_time_is_read_after_the_lock(world: World, path: str, end: str)
     ],
 )
 async def test_a_renewal_sees_what_it_waited_for(world: World, change: str, held: bool) -> None:
-    """A renewal that waits for a change of the row decides on the row as the change left it."""
+    """A renewal that waits for a change of the row decides by the changed row."""
     agent = await join(world)
     epoch = (await agent.acquire(world))["epoch"]
     async with locked(world, "COMMIT", "10 s") as holder:
@@ -199,7 +199,7 @@ async def test_a_renewal_sees_what_it_waited_for(world: World, change: str, held
 
 @contextlib.asynccontextmanager
 async def locked(world: World, end: str, left: str = "500 ms") -> AsyncIterator[asyncpg.Connection]:
-    """A transaction that holds the lease's row, which is over after ``left``."""
+    """Locks the lease's row in a transaction of its own. The lease expires after ``left``."""
     holder = await asyncpg.connect(plain_url(str(world.settings.database_url)))
     try:
         await world.rows(f"UPDATE boot_leases SET expires_at = clock_timestamp() + '{left}'::interval")  # noqa: S608
@@ -214,21 +214,21 @@ async def locked(world: World, end: str, left: str = "500 ms") -> AsyncIterator[
 
 
 async def blocked(holder: asyncpg.Connection, waiting: "asyncio.Task[Any]") -> None:
-    """Wait until somebody waits for a lock."""
+    """Waits until a session waits for a lock."""
     while not await holder.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
         assert not waiting.done(), waiting.result().text
 
 
 async def test_the_same_agent_takes_its_lease_again_under_a_higher_epoch(world: World) -> None:
-    """A restarted agent does not know its epoch: it acquires anew, and its former self is fenced off. The lease never
-    ends sooner than was said, also when the site's TTL was shortened meanwhile.
+    """A restarted agent does not know its epoch. It acquires again, which fences off its former process. The lease
+    never ends before the time that was returned, even if the site's TTL was shortened meanwhile.
     """
     agent = await join(world)
-    given = {"tenantId": "acme", "siteId": agent.site_id}
-    await world.post("acme-admin", "sites/update", given | {"bootLeaseTtlSeconds": 300})
+    arguments = {"tenantId": "acme", "siteId": agent.site_id}
+    await world.post("acme-admin", "sites/update", arguments | {"bootLeaseTtlSeconds": 300})
     first = await agent.acquire(world)
     assert first["ttlSeconds"] == 300
-    await world.post("acme-admin", "sites/update", given | {"bootLeaseTtlSeconds": 5})
+    await world.post("acme-admin", "sites/update", arguments | {"bootLeaseTtlSeconds": 5})
     second = await agent.acquire(world)
     assert (second["epoch"], second["ttlSeconds"], second["expiresAt"]) == (2, 5, first["expiresAt"])
     assert await agent.refusal(world, RENEW, epoch=1) == CONFLICT
@@ -240,9 +240,9 @@ async def test_the_same_agent_takes_its_lease_again_under_a_higher_epoch(world: 
 
 @pytest.mark.parametrize("ttl", [4, 301, 0, -1, "15", 15.5, True])
 async def test_a_ttl_outside_its_bounds_is_named(world: World, ttl: Any) -> None:
-    """``bootLeaseTtlSeconds`` is 5 to 300, on creation and change; 5 and 300 themselves are."""
-    given = {"tenantId": "acme", "siteId": await world.site_id("Acme Berlin"), "bootLeaseTtlSeconds": ttl}
-    answer = await world.post("acme-admin", "sites/update", given)
+    """``bootLeaseTtlSeconds`` is 5 to 300, both included, when a site is created and when it is changed."""
+    arguments = {"tenantId": "acme", "siteId": await world.site_id("Acme Berlin"), "bootLeaseTtlSeconds": ttl}
+    answer = await world.post("acme-admin", "sites/update", arguments)
     assert [fault["path"] for fault in answer.json()["fields"]] == ["bootLeaseTtlSeconds"]
     new = {"tenantId": "acme", "kind": "custom", "name": "n", "region": "r", "idempotencyKey": "k"}
     answer = await world.post("acme-admin", "sites/create", new | {"bootLeaseTtlSeconds": ttl})
@@ -255,7 +255,7 @@ async def test_a_ttl_outside_its_bounds_is_named(world: World, ttl: Any) -> None
 
 
 async def test_b3_an_agent_that_was_away_for_a_day_goes_on(world: World) -> None:
-    """B3 (nomad 28555): offline far longer than anything it held: no new token is needed."""
+    """B3 (nomad 28555): an agent that was offline far longer than its lease and token lasted needs no new token."""
     agent = await join(world)
     epoch = (await agent.acquire(world))["epoch"]
     await world.rows(
@@ -272,7 +272,7 @@ async def test_b3_an_agent_that_was_away_for_a_day_goes_on(world: World) -> None
 
 
 async def test_an_expired_lease_is_over_before_anything_clears_it(world: World) -> None:
-    """At its end nobody holds it, for every reader; the sweep then puts it on record once, also with two sweepers."""
+    """Every reader sees that an expired lease has no holder. The sweep records its end once, even if several run."""
     agent = await join(world)
     await agent.acquire(world)
     await expire(world)
@@ -288,7 +288,7 @@ async def test_an_expired_lease_is_over_before_anything_clears_it(world: World) 
 
 
 async def test_the_server_itself_tells_of_an_expired_lease(world: World) -> None:
-    """The background sweep publishes compute.boot-lease.expired without anybody asking."""
+    """The background sweep publishes compute.boot-lease.expired by itself."""
     agent = await join(world)
     await agent.acquire(world)
     head = await world.services[Feed].head()
@@ -302,7 +302,7 @@ async def test_the_server_itself_tells_of_an_expired_lease(world: World) -> None
 
 
 async def test_a_deleted_site_loses_its_lease_at_once(world: World) -> None:
-    """The holder's next renewal is CONFLICT, and nobody acquires it any more: the site is NOT_FOUND for its agents."""
+    """The holder's next renewal is CONFLICT. No agent can acquire the lease: the site is NOT_FOUND for its agents."""
     agent, other = await join(world), await join(world)
     epoch = (await agent.acquire(world))["epoch"]
     await world.post("acme-admin", "sites/delete", {"tenantId": "acme", "siteId": agent.site_id})
@@ -319,7 +319,7 @@ async def test_a_deleted_site_loses_its_lease_at_once(world: World) -> None:
 
 @pytest.mark.parametrize("end", ["revoke", "delete"])
 async def test_no_acquire_slips_past_a_revocation_or_deletion(world: World, end: str) -> None:
-    """Acquire races with the agent's revocation, or its site's deletion: once that has answered, nobody holds."""
+    """Acquires race with the agent's revocation or its site's deletion. After that, no agent holds the lease."""
     for number in range(12):
         new = {"tenantId": "acme", "kind": "custom", "name": "n", "region": "r", "idempotencyKey": f"k{number}"}
         site = (await world.post("acme-admin", "sites/create", new)).json()["id"]
@@ -328,10 +328,10 @@ async def test_no_acquire_slips_past_a_revocation_or_deletion(world: World, end:
         agent = await join(world, token=bearer)
         racing = [asyncio.create_task(agent.send(world, ACQUIRE)) for _ in range(3)]
         await asyncio.sleep(number / 600)
-        method, more = (
+        method, arguments = (
             ("siteAgents/revoke", {"agentId": agent.id}) if end == "revoke" else ("sites/delete", {"siteId": site})
         )
-        assert (await world.post("acme-admin", method, {"tenantId": "acme"} | more)).status_code == 200
+        assert (await world.post("acme-admin", method, {"tenantId": "acme"} | arguments)).status_code == 200
         held = await world.count("boot_leases", "site_id = $1 AND holder_agent_id IS NOT NULL", site)
         assert held == 0
         statuses = {answer.status_code for answer in await asyncio.gather(*racing)}
@@ -340,9 +340,9 @@ async def test_no_acquire_slips_past_a_revocation_or_deletion(world: World, end:
 
 
 async def test_two_servers_never_let_two_agents_hold(world: World) -> None:
-    """Six agents of two sites at two servers acquire, renew, boot, release and let expire at random: in the recorded
-    history no two leases of a site overlap, epochs rise one by one, each success had an epoch of its own, and each boot
-    lies within the lease of its epoch.
+    """Six agents of two sites acquire, renew, boot, release and let leases expire at random, at two servers. In the
+    recorded history, no two leases of a site overlap and epochs rise by one. Each acquire had an epoch of its own, and
+    each boot lies within the lease of its epoch.
     """
     agents = [await join(world, site) for site in ("Acme Berlin", "Acme Dublin") for _ in range(3)]
     won: list[tuple[str, int]] = []
@@ -379,7 +379,7 @@ async def test_two_servers_never_let_two_agents_hold(world: World) -> None:
         )
         await cut(working)
         await working
-    # However the dice fell, at least one boot is on record.
+    # Whatever the random choices were, at least one boot is recorded.
     await world.rows("UPDATE boot_leases SET expires_at = clock_timestamp() WHERE holder_agent_id IS NOT NULL")
     await sweep(world)
     epoch = (await agents[0].acquire(world))["epoch"]
@@ -407,8 +407,8 @@ async def test_two_servers_never_let_two_agents_hold(world: World) -> None:
 
 
 async def test_who_sees_a_lease_and_who_its_holder(world: World) -> None:
-    """Whoever sees a shared site sees its lease; the agent is its owner's. Another tenant's site is not found. Events
-    of the lease are seen like the site.
+    """Everybody who sees a shared site sees its lease, but only the site's owner sees the agent. Another tenant's site
+    is not found. The events of a lease are visible like the site.
     """
     agent = await join(world, "Frankfurt")
     await agent.acquire(world)
@@ -424,7 +424,7 @@ async def test_who_sees_a_lease_and_who_its_holder(world: World) -> None:
 
 
 async def test_input_of_the_lease_is_checked(world: World) -> None:
-    """Bad epochs and machines are named; a request without a JWT is UNAUTHENTICATED before its body is looked at."""
+    """Invalid epochs and machines are named. A request without a JWT is UNAUTHENTICATED before its body is parsed."""
     agent = await join(world)
     for epoch in (-1, 1.5, "1", None, True, 2**60):
         answer = await agent.send(world, RENEW, epoch=epoch)

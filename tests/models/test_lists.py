@@ -1,4 +1,4 @@
-"""Lists: pages without a skip or repeat while rows come and go, orders, filters, totals, and cursors."""
+"""Tests lists: pages that skip and repeat no row while others come and go, orders, filters, totals and cursors."""
 
 import asyncio
 import base64
@@ -9,8 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, example, settings
-from hypothesis import given as given_any
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from database.pool import Database
@@ -35,8 +34,8 @@ ORDERS: list[dict[str, Any]] = [
 async def create_site(
     world: World, name: str, *, region: str = "stable", tenant: str = "acme", label: str = "kept"
 ) -> str:
-    """The id of a new custom site."""
-    given = {
+    """Creates a custom site, and returns its id."""
+    arguments = {
         "tenantId": tenant,
         "kind": "custom",
         "name": name,
@@ -44,13 +43,13 @@ async def create_site(
         "idempotencyKey": f"key-{name.replace(' ', '-')}",
     }
     labels = [{"key": label, "value": "1"}]
-    created = await HTTP.call(world, f"{tenant}-admin", "sites.create", **given, labels=labels)
+    created = await HTTP.call(world, f"{tenant}-admin", "sites.create", **arguments, labels=labels)
     return str(created.ok["id"])
 
 
 @contextlib.asynccontextmanager
 async def coming_and_going(work: Callable[[int], Any]) -> AsyncIterator[None]:
-    """Run ``work(0)``, ``work(1)``, ... beside the block, until it ends."""
+    """Runs ``work(0)``, ``work(1)``, ... concurrently with the block, until the block ends."""
 
     async def churn() -> None:
         for number in itertools.count():
@@ -68,8 +67,8 @@ async def coming_and_going(work: Callable[[int], Any]) -> AsyncIterator[None]:
 
 @both_doors
 async def test_s2_sites_in_pages_of_one_while_others_come_and_go(world: World, door: Door) -> None:
-    """S2 (objectstack 2737): whatever the order and filter, a site that exists throughout is on exactly one page,
-    while sites of acme, of others and shared ones are made and deleted beside it. None twice at all.
+    """S2 (objectstack 2737): sites of acme and of others are created and deleted while the list is read. With every
+    order and filter, a site that exists throughout is on exactly one page, and no site is listed twice.
     """
     stable = {await create_site(world, f"Stable {n % 3} {n}") for n in range(8)}
 
@@ -90,12 +89,12 @@ async def test_s2_sites_in_pages_of_one_while_others_come_and_go(world: World, d
 
 @both_doors
 async def test_s2_tokens_and_audit_rows_in_pages_of_one_while_more_come(world: World, door: Door) -> None:
-    """S2: newest first, so what comes meanwhile stands before the first page and moves nothing."""
+    """S2: the newest rows come first, so new rows come before the first page and move no other row."""
     site = await world.site_id("Acme Berlin")
 
     async def mint(key: str) -> str:
-        given = {"tenantId": "acme", "siteId": site, "ttlSeconds": 60, "idempotencyKey": key}
-        return str((await HTTP.call(world, "acme-admin", "siteTokens.create", **given)).ok["id"])
+        arguments = {"tenantId": "acme", "siteId": site, "ttlSeconds": 60, "idempotencyKey": key}
+        return str((await HTTP.call(world, "acme-admin", "siteTokens.create", **arguments)).ok["id"])
 
     stable = [await mint(f"stable-{n}") for n in range(6)]
     audited = {row[0] for row in await world.rows("SELECT id FROM audit_events")}
@@ -111,11 +110,11 @@ async def test_s2_tokens_and_audit_rows_in_pages_of_one_while_more_come(world: W
 
 @both_doors
 async def test_orders_are_what_they_say(world: World, door: Door) -> None:
-    """By age, and by name in code point order with ties by id; in both directions, over several pages."""
+    """Sites are listed by age, or by name in code point order with ties by id, in both directions and over pages."""
     names = ["b", "B", "a", "Z", "é", "b", "_", "aa"]
     for number, name in enumerate(names):
-        given = {"tenantId": "acme", "kind": "custom", "name": name, "region": "o", "idempotencyKey": f"k{number}"}
-        (await HTTP.call(world, "acme-admin", "sites.create", **given)).ok  # noqa: B018 - asserts that it is
+        arguments = {"tenantId": "acme", "kind": "custom", "name": name, "region": "o", "idempotencyKey": f"k{number}"}
+        (await HTTP.call(world, "acme-admin", "sites.create", **arguments)).ok  # noqa: B018 - asserts success
 
     async def listed(field: str, direction: str, first: int) -> list[dict[str, Any]]:
         order = {"field": field, "direction": direction}
@@ -134,12 +133,18 @@ async def test_orders_are_what_they_say(world: World, door: Door) -> None:
 
 @both_doors
 async def test_filters_hold_together(world: World, door: Door) -> None:
-    """Each condition alone and all at once; patterns are literal; an empty list of kinds matches nothing."""
+    """Conditions work alone and together. Patterns are literal. An empty list of kinds matches nothing."""
     for number, (name, region) in enumerate([("50% off", "eu-a"), ("under_score", "eu-b"), ("back\\slash", "eu-b")]):
-        given = {"tenantId": "acme", "kind": "custom", "name": name, "region": region, "idempotencyKey": f"k{number}"}
+        arguments = {
+            "tenantId": "acme",
+            "kind": "custom",
+            "name": name,
+            "region": region,
+            "idempotencyKey": f"k{number}",
+        }
         labels = [{"key": "n", "value": str(number)}, {"key": "rack", "value": "r"}]
-        (await HTTP.call(world, "acme-admin", "sites.create", **given, labels=labels)).ok  # noqa: B018
-    for wanted, names in [
+        (await HTTP.call(world, "acme-admin", "sites.create", **arguments, labels=labels)).ok  # noqa: B018
+    for condition, names in [
         (
             {},
             {
@@ -170,15 +175,15 @@ async def test_filters_hold_together(world: World, door: Door) -> None:
             {"back\\slash"},
         ),
     ]:
-        items = (await door.call(world, "acme-admin", "sites.list", filter=wanted)).ok["items"]
-        assert {item["name"] for item in items} == names, wanted
+        items = (await door.call(world, "acme-admin", "sites.list", filter=condition)).ok["items"]
+        assert {item["name"] for item in items} == names, condition
     site = await world.site_id("Acme Berlin")
     of_site: dict[str, Any] = {"tenantId": "acme", "siteId": site, "ttlSeconds": 60}
     tokens = [
         (await HTTP.call(world, "acme-admin", "siteTokens.create", **of_site, idempotencyKey=k)).ok["id"] for k in "ab"
     ]
     await HTTP.call(world, "acme-admin", "siteTokens.revoke", tenantId="acme", siteId=site, tokenId=tokens[0])
-    for states, found in (
+    for states, expected in (
         (["active"], tokens[1:]),
         (["revoked"], tokens[:1]),
         (["expired"], []),
@@ -186,23 +191,23 @@ async def test_filters_hold_together(world: World, door: Door) -> None:
         (None, tokens[::-1]),
     ):
         items = (await door.call(world, "acme-viewer", "siteTokens.list", filter={"states": states})).ok["items"]
-        assert [item["id"] for item in items] == found, states
+        assert [item["id"] for item in items] == expected, states
 
 
 @both_doors
 async def test_the_audit_trail_is_filtered_and_held_to_its_tenant(world: World, door: Door) -> None:
-    """By actor, operation, resource, decision and time; newest first; never another tenant's."""
+    """Filters by actor, operation, resource, decision and time. Newest first, and never another tenant's rows."""
     site = await world.site_id("Acme Berlin")
-    given = {"tenantId": "acme", "siteId": site, "ttlSeconds": 60, "idempotencyKey": "k"}
-    await HTTP.call(world, "acme-admin", "siteTokens.create", **given)
-    await HTTP.call(world, "acme-viewer", "siteTokens.create", **given)
+    arguments = {"tenantId": "acme", "siteId": site, "ttlSeconds": 60, "idempotencyKey": "k"}
+    await HTTP.call(world, "acme-admin", "siteTokens.create", **arguments)
+    await HTTP.call(world, "acme-viewer", "siteTokens.create", **arguments)
     await HTTP.call(world, "acme-admin", "secrets.put", tenantId="acme", name="n", value="v")
     await HTTP.call(world, "globex-admin", "secrets.put", tenantId="globex", name="n", value="v")
     put, denied, minted = (await door.call(world, "acme-viewer", "auditEvents.list")).ok["items"]
     assert (put["operation"], denied["decision"], minted["operation"]) == ("secrets.put", "deny", "siteTokens.create")
     assert (minted["resource"], minted["outcome"]) == (f"compute-site/{site}", "ok")
     assert minted["data"].keys() == {"tokenId", "siteId", "role", "maxUses", "expiresAt"}
-    for wanted, found in [
+    for condition, expected in [
         ({"decision": "deny"}, [denied]),
         ({"actor": minted["actor"]}, [put, minted]),
         ({"operation": "siteTokens.create"}, [denied, minted]),
@@ -211,7 +216,8 @@ async def test_the_audit_trail_is_filtered_and_held_to_its_tenant(world: World, 
         ({"until": denied["time"]}, [minted]),
         ({"since": denied["time"], "until": put["time"], "decision": "allow"}, []),
     ]:
-        assert (await door.call(world, "acme-admin", "auditEvents.list", filter=wanted)).ok["items"] == found, wanted
+        items = (await door.call(world, "acme-admin", "auditEvents.list", filter=condition)).ok["items"]
+        assert items == expected, condition
     for name in ("since", "until"):
         for bad in ("yesterday", "2026-01-01", "2026-01-01T00:00:00", "0001-01-01T00:00:00+14:00", 5, True):
             outcome = await door.call(world, "acme-admin", "auditEvents.list", filter={name: bad})
@@ -222,18 +228,17 @@ async def test_the_audit_trail_is_filtered_and_held_to_its_tenant(world: World, 
 
 
 async def test_a_total_costs_nothing_unless_selected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page is one statement, with its total two; the tokens of all sites of a page are one more, not one a site."""
+    """A page takes one statement, and its total a second one. The tokens of all sites of a page take one more."""
     statements: list[str] = []
 
     def count(method: str) -> None:
         real = getattr(Database, method)
 
-        async def counted(self: Database, query: str, *arguments: Any) -> Any:
-            if (
-                self is world.services.access.database and "api_keys" not in query
-            ):  # whose key it is, is kept for a while only
+        async def counted(self: Database, query: str, *values: Any) -> Any:
+            # The look-up of an API key is cached only for a while, so it is not counted.
+            if self is world.services.access.database and "api_keys" not in query:
                 statements.append(query)
-            return await real(self, query, *arguments)
+            return await real(self, query, *values)
 
         monkeypatch.setattr(Database, method, counted)
 
@@ -252,11 +257,11 @@ async def test_a_total_costs_nothing_unless_selected(world: World, monkeypatch: 
 
 
 async def test_s2_totals_count_visible_rows_only(world: World) -> None:
-    """S2 (netbox 21110): of sites and tokens, with and without a filter, whatever others have."""
+    """S2 (netbox 21110): totals of sites and tokens, with and without a filter, do not count the rows of others."""
     site, other = await world.site_id("Acme Berlin"), await world.site_id("Frankfurt")
     for caller, where, key in (("acme-admin", site, "a"), ("acme-admin", site, "b"), ("root-admin", other, "c")):
-        given = {"tenantId": caller.partition("-")[0], "siteId": where, "ttlSeconds": 60, "idempotencyKey": key}
-        await HTTP.call(world, caller, "siteTokens.create", **given)
+        arguments = {"tenantId": caller.partition("-")[0], "siteId": where, "ttlSeconds": 60, "idempotencyKey": key}
+        await HTTP.call(world, caller, "siteTokens.create", **arguments)
     query = """{ all: sites(first: 1) { totalCount } custom: sites(filter: {kinds: [CUSTOM]}) { totalCount }
         siteTokens(first: 1) { totalCount } none: siteTokens(filter: {states: [REVOKED]}) { totalCount } }"""
     for caller, totals in (("acme-viewer", (4, 2, 2, 0)), ("globex-admin", (2, 1, 0, 0)), ("root-admin", (2, 0, 1, 0))):
@@ -272,7 +277,7 @@ LISTS = ("sites.list", "siteTokens.list", "secrets.list", "auditEvents.list")
 
 @both_doors
 async def test_first_has_bounds(world: World, door: Door) -> None:
-    """1 to 200, whole numbers; each list alike."""
+    """``first`` is a whole number from 1 to 200 in every list."""
     for operation in LISTS:
         for bad in (0, -1, 201, 1.5, "1", True):
             outcome = await door.call(world, "acme-admin", operation, first=bad)
@@ -282,17 +287,17 @@ async def test_first_has_bounds(world: World, door: Door) -> None:
 
 
 async def two_pages(world: World, door: Door, operation: str, **shape: Any) -> str:
-    """The cursor of a list that has more than one page."""
+    """Returns the cursor of the second page of a list."""
     return str((await door.call(world, "acme-admin", operation, first=1, **shape)).ok["nextCursor"])
 
 
 @both_doors
 async def test_a_cursor_of_another_list_is_refused(world: World, door: Door) -> None:
-    """A cursor belongs to its list with its tenant, filter and order; anywhere else it is INVALID_ARGUMENT."""
+    """A cursor is bound to its list with its tenant, filter and order. Elsewhere it is INVALID_ARGUMENT."""
     site = await world.site_id("Acme Berlin")
     for key in ("a", "b"):
-        given = {"tenantId": "acme", "siteId": site, "ttlSeconds": 60, "idempotencyKey": key}
-        await HTTP.call(world, "acme-admin", "siteTokens.create", **given)
+        arguments = {"tenantId": "acme", "siteId": site, "ttlSeconds": 60, "idempotencyKey": key}
+        await HTTP.call(world, "acme-admin", "siteTokens.create", **arguments)
         await HTTP.call(world, "acme-admin", "secrets.put", tenantId="acme", name=key, value="v")
     shapes: list[tuple[str, dict[str, Any]]] = [
         *(("sites.list", shape) for shape in ORDERS[:4]),
@@ -316,7 +321,7 @@ async def test_a_cursor_of_another_list_is_refused(world: World, door: Door) -> 
 
 
 def forged(parts: list[Any]) -> str:
-    """A cursor as the server writes them, of any parts."""
+    """Returns a cursor in the server's format, with any parts."""
     return base64.urlsafe_b64encode(orjson.dumps(parts)).rstrip(b"=").decode()
 
 
@@ -331,13 +336,13 @@ json_values = st.recursive(
 )
 
 
-@given_any(st.text(max_size=60) | st.lists(json_values, max_size=4).map(forged))
+@given(st.text(max_size=60) | st.lists(json_values, max_size=4).map(forged))
 @example("")
 @example("=")
 @example("AAAA\n")
 @example(forged(["mark", "site_0"]))
 def test_any_text_is_a_key_or_invalid_argument(text: str) -> None:
-    """Whatever the cursor, the parser answers a key of the right types or INVALID_ARGUMENT, and nothing else."""
+    """For every cursor the parser returns a key of the right types, or raises INVALID_ARGUMENT."""
     for types in ((str,), (str, str), (int,)):
         with contextlib.suppress(ApiError):
             assert tuple(map(type, Keyset(types, "mark").key(text))) == types
@@ -352,7 +357,7 @@ MARKS = {
     "secrets.list": Keyset.of((), "secrets", "acme", "tenant").mark,
     "auditEvents.list": Keyset.of((), "auditEvents", "acme", {}).mark,
 }
-"""The marks of the lists without filter and order, as anybody can read them from a cursor."""
+"""The marks of the lists without a filter and an order. Anybody can read them from a cursor."""
 
 
 @both_doors
@@ -361,13 +366,13 @@ MARKS = {
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given_any(
+@given(
     operation=st.sampled_from(LISTS),
     cursor=st.text(st.characters(codec="utf-8"), min_size=1, max_size=60)
     | st.lists(json_values, min_size=1, max_size=2),
 )
 async def test_no_cursor_makes_a_500(world: World, door: Door, operation: str, cursor: str | list[Any]) -> None:
-    """Texts, and forged cursors that carry the right mark: the answer is a page or INVALID_ARGUMENT."""
+    """The response to any text, or to a forged cursor with the right mark, is a page or INVALID_ARGUMENT."""
     after = cursor if isinstance(cursor, str) else forged([MARKS[operation], *cursor])
     outcome = await door.call(world, "acme-admin", operation, after=after)
     assert outcome.code in {"OK", "INVALID_ARGUMENT"}
@@ -376,7 +381,7 @@ async def test_no_cursor_makes_a_500(world: World, door: Door, operation: str, c
 
 @both_doors
 async def test_times_at_the_edge_of_a_cursor_are_no_500(world: World, door: Door) -> None:
-    """Microseconds far outside the calendar, in a cursor with the right mark."""
+    """A cursor with the right mark may have microseconds far outside the calendar."""
     for microseconds in (
         0,
         -1,
@@ -393,8 +398,8 @@ async def test_times_at_the_edge_of_a_cursor_are_no_500(world: World, door: Door
 
 
 async def test_nested_pages_go_on_where_they_ended(world: World) -> None:
-    """``Site.siteTokens`` page by page, by edges' cursors; the same list at the root takes the same cursors; a cursor
-    of another site, a bad one, and ``first`` out of bounds are INVALID_ARGUMENT there too.
+    """``Site.siteTokens`` is read page by page, by the cursors of its edges. The same list at the root accepts the same
+    cursors. A cursor of another site, an invalid one, and ``first`` out of bounds are INVALID_ARGUMENT there too.
     """
     berlin, dublin = await world.site_id("Acme Berlin"), await world.site_id("Acme Dublin")
     minted = []
@@ -408,21 +413,21 @@ async def test_nested_pages_go_on_where_they_ended(world: World) -> None:
             pageInfo { hasNextPage hasPreviousPage startCursor endCursor }
         } } }"""
 
-    async def nested(site: str, **more: Any) -> Any:
-        answer = await world.graphql("acme-viewer", query, id=site, **more)
+    async def nested(site: str, **variables: Any) -> Any:
+        answer = await world.graphql("acme-viewer", query, id=site, **variables)
         return answer["errors"][0]["extensions"] if "errors" in answer else answer["data"]["site"]["siteTokens"]
 
-    found, after = [], None
+    ids, after = [], None
     for position in range(3):
         page = await nested(berlin, after=after)
         [edge] = page["edges"]
-        found.append(edge["node"]["id"])
+        ids.append(edge["node"]["id"])
         after = edge["cursor"]
         info = {"hasNextPage": position < 2, "hasPreviousPage": position > 0, "startCursor": after, "endCursor": after}
         assert (page["pageInfo"], page["totalCount"]) == (info, 3)
         rest = (await HTTP.call(world, "acme-viewer", "siteTokens.list", siteId=berlin, after=after)).ok["items"]
         assert len(rest) == 2 - position
-    assert found == [minted[3], minted[1], minted[0]]
+    assert ids == [minted[3], minted[1], minted[0]]
     for site, wrong, path in (
         (dublin, {"after": after}, "after"),
         (berlin, {"after": "nonsense"}, "after"),

@@ -1,4 +1,4 @@
-"""Look-ups of one turn of the event loop share a statement, and nothing else."""
+"""Tests that look-ups in the same event loop iteration share a statement, and nothing else."""
 
 import asyncio
 import gc
@@ -19,7 +19,7 @@ ACME, GLOBEX = View(("acme", "*"), None), View(("globex", "*"), None)
 
 
 class Statements:
-    """Counts the statements that look sites up."""
+    """Records the statements that look sites up."""
 
     def __init__(self, world: World) -> None:
         self.sent: list[tuple[View, list[str]]] = []
@@ -31,42 +31,42 @@ class Statements:
 
 
 async def test_callers_share_a_statement_but_not_what_they_see(world: World) -> None:
-    """Two tenants that ask for the same sites in the same turn: a statement for each, and each sees its own."""
+    """Two tenants look the same sites up in one iteration. Each has a statement of its own, and sees its own sites."""
     berlin, osaka = await world.site_id("Acme Berlin"), await world.site_id("Globex Osaka")
     statements = Statements(world)
-    turns: BatchLoader[View, str, SiteRow] = BatchLoader(statements)
-    asked = [(view, id_) for _ in range(4) for view in (ACME, GLOBEX) for id_ in (berlin, osaka)]
-    found = await asyncio.gather(*(turns.load(view, id_) for view, id_ in asked))
-    seen = {(view, row.id) for (view, _), row in zip(asked, found, strict=True) if row is not None}
-    assert seen == {(ACME, berlin), (GLOBEX, osaka)}
+    loader: BatchLoader[View, str, SiteRow] = BatchLoader(statements)
+    look_ups = [(view, site_id) for _ in range(4) for view in (ACME, GLOBEX) for site_id in (berlin, osaka)]
+    rows = await asyncio.gather(*(loader.load(view, site_id) for view, site_id in look_ups))
+    visible = {(view, row.id) for (view, _), row in zip(look_ups, rows, strict=True) if row is not None}
+    assert visible == {(ACME, berlin), (GLOBEX, osaka)}
     assert statements.sent == [(ACME, [berlin, osaka]), (GLOBEX, [berlin, osaka])]
 
 
 async def test_who_asks_later_sees_later(world: World) -> None:
-    """Nothing is remembered: not even of a statement that is still under way."""
+    """Nothing is remembered, not even the result of a statement that is still running."""
     berlin = await world.site_id("Acme Berlin")
     began, go_on = asyncio.Event(), asyncio.Event()
 
     async def slowly(view: View, ids: Sequence[str]) -> dict[str, SiteRow]:
-        found = await sites.find_many(world.services.access.database, view, ids)
+        rows = await sites.find_many(world.services.access.database, view, ids)
         began.set()
         await go_on.wait()
-        return found
+        return rows
 
-    turns: BatchLoader[View, str, SiteRow] = BatchLoader(slowly)
-    first = asyncio.create_task(turns.load(ACME, berlin))
+    loader: BatchLoader[View, str, SiteRow] = BatchLoader(slowly)
+    first = asyncio.create_task(loader.load(ACME, berlin))
     await began.wait()
     await world.rows("UPDATE sites SET name = 'Renamed' WHERE id = $1", berlin)
-    second = asyncio.create_task(turns.load(ACME, berlin))
+    second = asyncio.create_task(loader.load(ACME, berlin))
     go_on.set()
     names = [row.name for row in await asyncio.gather(first, second) if row is not None]
     assert names == ["Acme Berlin lab", "Renamed"]
 
 
 async def test_a_failure_that_nobody_waits_for_is_no_fault() -> None:
-    """The callers all went away before: nothing is left to be told, and nothing is logged of an exception unread."""
-    told: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    """A look-up fails after its only caller was cancelled. asyncio does not log the unread exception."""
+    logged: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
     began, failed = asyncio.Event(), asyncio.Event()
 
     async def look_up(_group: str, _keys: Sequence[int]) -> dict[int, int]:
@@ -74,8 +74,8 @@ async def test_a_failure_that_nobody_waits_for_is_no_fault() -> None:
         await failed.wait()
         raise OSError("out of reach")
 
-    turns: BatchLoader[str, int, int] = BatchLoader(look_up)
-    caller = asyncio.create_task(turns.load("group", 1))
+    loader: BatchLoader[str, int, int] = BatchLoader(look_up)
+    caller = asyncio.create_task(loader.load("group", 1))
     await began.wait()
     caller.cancel()
     await asyncio.gather(caller, return_exceptions=True)
@@ -84,11 +84,11 @@ async def test_a_failure_that_nobody_waits_for_is_no_fault() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     gc.collect()
-    assert told == []
+    assert logged == []
 
 
 async def test_who_goes_away_takes_nobody_along() -> None:
-    """A caller is cancelled while others wait for the same key; a look-up that fails, fails for its turn only."""
+    """Cancelling a caller does not cancel others that wait for the same key. A failure affects its own batch only."""
     fails = True
     go_on = asyncio.Event()
 
@@ -98,27 +98,27 @@ async def test_who_goes_away_takes_nobody_along() -> None:
             raise OSError("out of reach")
         return {key: -key for key in keys if key != 3}
 
-    turns: BatchLoader[str, int, int] = BatchLoader(look_up)
-    waiting = [asyncio.create_task(turns.load("g", key)) for key in (1, 1, 2)]
+    loader: BatchLoader[str, int, int] = BatchLoader(look_up)
+    waiting = [asyncio.create_task(loader.load("g", key)) for key in (1, 1, 2)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     go_on.set()
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError, OSError, OSError]
     fails = False
-    assert await asyncio.gather(*(turns.load("g", key) for key in (1, 2, 3))) == [-1, -2, None]
+    assert await asyncio.gather(*(loader.load("g", key) for key in (1, 2, 3))) == [-1, -2, None]
 
 
 async def test_a_loader_asks_once_a_request() -> None:
-    """For each key, in whatever turn it is asked for again."""
-    asked: list[list[int]] = []
+    """A loader looks each key up once, in whichever iteration it is loaded again."""
+    batches: list[list[int]] = []
 
     async def look_up(keys: list[int]) -> list[int]:
-        asked.append(keys)
+        batches.append(keys)
         return [-key for key in keys]
 
     loader: Loader[int, int] = Loader(look_up)
-    one, both = await asyncio.gather(loader.load(1), loader.load_many([2, 1]))
-    assert (one, both) == (-1, [-2, -1])
+    value, values = await asyncio.gather(loader.load(1), loader.load_many([2, 1]))
+    assert (value, values) == (-1, [-2, -1])
     assert await loader.load_many([1, 3, 2]) == [-1, -3, -2]
-    assert asked == [[1, 2], [3]]
+    assert batches == [[1, 2], [3]]

@@ -1,8 +1,7 @@
-"""The plans of hot statements: which indexes each one uses, and how few rows it looks at, on tables with many.
+"""Tests the plans of frequent statements on large tables: the indexes that each one uses, and the rows that it reads.
 
-Each statement is the models' own, run with real values; where PostgreSQL goes over to a plan for any values, as it may
-for a statement that comes often, that plan is looked at too. Each line of the table is a promise, and whoever drops or
-bends an index breaks one.
+Each statement comes from the models and runs with real values. PostgreSQL may switch a frequent statement to a generic
+plan. If it does, that plan is checked too. A change that drops or breaks an index fails a case of the table.
 """
 
 import asyncio
@@ -32,20 +31,20 @@ pytestmark = pytest.mark.anyio
 
 SITES, TENANTS, TOKENS = 20_000, 2_000, 20_000
 PAGE = 51
-"""Rows that a page of 50 asks for: one more tells whether there is a next."""
+"""The rows that a page of 50 reads. The last one tells whether there is a next page."""
 
 SOME = PAGE + 9
-"""A page, and what may be passed over on the way to it."""
+"""The rows of a page, and a few that may be skipped before it."""
 
 EXECUTIONS = 7
-"""So often a statement runs until PostgreSQL has made up its mind between plans for given and for any values."""
+"""How many times a statement runs until PostgreSQL has chosen between custom plans and the generic plan."""
 
 
 Values = dict[str, Any]
 
 
 class Case(NamedTuple):
-    """A statement, its values, the indexes it uses, and how many rows any step of it looks at at most."""
+    """A statement, its values, the indexes that it uses, and the most rows that any step of it reads."""
 
     name: str
     statement: Statement[Any]
@@ -59,7 +58,7 @@ def case(name: str, statement: Statement[Any], indexes: str, /, *, rows: int = S
 
 
 def listing(**values: Any) -> Values:
-    """The values of a list of the sites of ``most``, or of another ``viewer``, filtered or not."""
+    """Returns the values of a list of the sites of ``most``, or of another ``viewer``, with or without a filter."""
     usual = {
         "viewer": MOST,
         "viewers": [values.get("viewer", MOST), "*"],
@@ -74,13 +73,13 @@ def listing(**values: Any) -> Values:
 
 
 def listed(name: str, indexes: str, query: SiteQuery | None = None, /, *, rows: int = SOME, **values: Any) -> Case:
-    """A page of sites."""
+    """Returns the case of a page of sites."""
     statement = sites._page_statement(sites._shape(query or SiteQuery()), continued="after_id" in values)
     return Case(name, statement, listing(**values), set(indexes.split()), rows)
 
 
 def counted(name: str, indexes: str, query: SiteQuery | None = None, /, *, rows: int = SOME, **values: Any) -> Case:
-    """The number of sites."""
+    """Returns the case of the total of sites."""
     return Case(name, sites._count_statement(query or SiteQuery()), listing(**values), set(indexes.split()), rows)
 
 
@@ -124,7 +123,7 @@ BY_NAME = SiteQuery(sort=SiteSort.NAME)
 
 
 def page_of(keyset_list: KeysetList[Any], conditions: str, *, continued: bool) -> Statement[Any]:
-    """Returns the statement of a page under these conditions, given by name."""
+    """Returns the statement of a page under these conditions."""
     return keyset_list.page_statement(frozenset(conditions.split()), continued)
 
 
@@ -340,12 +339,12 @@ BEGIN
     RETURN plan;
 END $$
 """
-"""EXPLAIN (GENERIC_PLAN) takes no values, which the protocol would want for a statement that has parameters."""
+"""Explains a statement that has parameters, without values for them. The protocol itself would require values."""
 
 
 @pytest.fixture(scope="module")
 def crowded_url(cluster: EmbeddedPostgres, template: str) -> Iterator[str]:
-    """Make a database with many rows, for the statements of this file."""
+    """Creates a database with many rows, for the statements of this file."""
     asyncio.run(_execute(cluster, f"CREATE DATABASE crowded TEMPLATE {template} STRATEGY file_copy"))
     asyncio.run(populate(cluster.dsn("crowded"), sites=SITES, tenants=TENANTS, tokens=TOKENS))
     yield cluster.dsn("crowded")
@@ -354,7 +353,7 @@ def crowded_url(cluster: EmbeddedPostgres, template: str) -> Iterator[str]:
 
 @pytest.fixture
 async def connection(crowded_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """Connect as servers do."""
+    """Connects as servers do."""
     opened = await asyncpg.connect(crowded_url, server_settings={"jit": "off", "timezone": "UTC"})
     try:
         await set_codecs(opened)
@@ -366,7 +365,7 @@ async def connection(crowded_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_a_statement_uses_its_indexes(connection: asyncpg.Connection, case: Case) -> None:
-    """No table is read from end to end, and nothing is sorted that is not on the page."""
+    """No table is read as a whole, and no rows are sorted that are not on the page."""
     arguments = case.statement.arguments(case.values)
     async with undone(connection):
         explained = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {case.statement.sql}", *arguments)
@@ -376,27 +375,27 @@ async def test_a_statement_uses_its_indexes(connection: asyncpg.Connection, case
         generic = await connection.fetchval("SELECT pg_temp.generic_plan($1)", case.statement.sql)
         indexes |= indexes_of(steps_of(generic))
     assert indexes
-    assert indexes <= case.indexes  # which of them do is also a matter of the sample that ANALYZE took
+    assert indexes <= case.indexes  # which of them are used depends on the sample of ANALYZE too
     assert max(map(rows_of, steps)) <= case.rows, steps
 
 
 FILTERED = [SiteQuery(region=""), SiteQuery(label_key=""), SiteQuery(name_contains=""), BY_NAME._replace(region="")]
 COSTLY = listing(region="nowhere", label=[{"key": "rack", "value": "r1"}], name_pattern="%nowhere%")
-"""Filters that match nothing that ``most`` sees, so that all of it has to be looked at."""
+"""Filters that match no site that ``most`` sees, so that all of its sites have to be read."""
 
 
 @pytest.mark.parametrize("query", FILTERED)
 async def test_one_callers_costly_filter_does_not_choose_the_plan_for_all(
     connection: asyncpg.Connection, query: SiteQuery
 ) -> None:
-    """Filtered lists are planned for each caller's own values, whatever came before on the connection."""
+    """Filtered lists are planned for each caller's own values, whatever ran on the connection before."""
     for statement in (sites._page_statement(query, continued=False), sites._count_statement(query)):
         assert not await prefers_generic(connection, statement.sql, statement.arguments(COSTLY))
 
 
 @asynccontextmanager
 async def undone(connection: asyncpg.Connection) -> AsyncIterator[None]:
-    """Take back what the block changes."""
+    """Rolls back the changes of the block."""
     changes = connection.transaction()
     await changes.start()
     yield
@@ -404,7 +403,7 @@ async def undone(connection: asyncpg.Connection) -> AsyncIterator[None]:
 
 
 async def prefers_generic(connection: asyncpg.Connection, sql: str, arguments: list[Any]) -> bool:
-    """Whether PostgreSQL settles on a plan for any values."""
+    """Returns whether PostgreSQL chooses the generic plan."""
     statement = await connection.prepare(sql)
     for _ in range(EXECUTIONS):
         async with undone(connection):
@@ -414,7 +413,7 @@ async def prefers_generic(connection: asyncpg.Connection, sql: str, arguments: l
 
 
 def steps_of(explained: str) -> Iterator[dict[str, Any]]:
-    """The steps of a plan as EXPLAIN tells it."""
+    """Returns the steps of an EXPLAIN result."""
     plans = [described["Plan"] for described in orjson.loads(explained)]
     while plans:
         plan = plans.pop()
@@ -423,16 +422,16 @@ def steps_of(explained: str) -> Iterator[dict[str, Any]]:
 
 
 def indexes_of(steps: Iterator[dict[str, Any]] | list[dict[str, Any]]) -> set[str]:
-    """The indexes that a plan uses; a table that is read without one stands for itself, as ``all of sites``."""
-    found = set()
+    """Returns the indexes that a plan uses. A table read without an index gives, for example, ``all of sites``."""
+    names = set()
     for step in steps:
-        found |= {step["Index Name"]} if "Index Name" in step else set()
-        found |= set(step.get("Conflict Arbiter Indexes", ()))
-        found |= {f"all of {step['Relation Name']}"} if step["Node Type"] == "Seq Scan" else set()
-    return found
+        names |= {step["Index Name"]} if "Index Name" in step else set()
+        names |= set(step.get("Conflict Arbiter Indexes", ()))
+        names |= {f"all of {step['Relation Name']}"} if step["Node Type"] == "Seq Scan" else set()
+    return names
 
 
 def rows_of(step: dict[str, Any]) -> float:
-    """How many rows a step looked at, those that it passed over too."""
-    passed_over = sum(count for name, count in step.items() if name.startswith("Rows Removed by"))
-    return float((step["Actual Rows"] + passed_over) * step["Actual Loops"])
+    """Returns how many rows a step read, including those that it skipped."""
+    skipped = sum(count for name, count in step.items() if name.startswith("Rows Removed by"))
+    return float((step["Actual Rows"] + skipped) * step["Actual Loops"])

@@ -1,4 +1,4 @@
-"""The authorization projection: who sees which site, by every path, and that it follows what it is made from."""
+"""Tests the authorization projection: who sees which site by each path, and that it follows every change."""
 
 from random import Random
 
@@ -21,13 +21,13 @@ NAMES = (FRANKFURT, ASHBURN, BERLIN, DUBLIN, OSAKA)
 
 
 async def listed(world: World, door: Door, caller: str, **more: str) -> list[str]:
-    """The names of the sites that the caller's list holds, as NAMES has them, in the order of age."""
+    """Returns the names of the sites in the caller's list, as in NAMES, by age."""
     items = (await door.call(world, caller, "sites.list", **more)).ok["items"]
     return [next(name for name in NAMES if item["name"].startswith(name)) for item in items]
 
 
 async def caller_with(world: World, tenant_id: str, name: str, *resources: Resource) -> str:
-    """A key of a new identity, a viewer of ``resources``."""
+    """Returns an API key of a new identity, which is a viewer of ``resources``."""
     async with world.owner.transaction() as tx:
         identity = await identities.add_identity(tx, tenant_id, name)
         for resource in resources:
@@ -38,7 +38,7 @@ async def caller_with(world: World, tenant_id: str, name: str, *resources: Resou
 
 @both_doors
 async def test_each_tenant_lists_its_own_its_dedicated_and_the_shared_sites(world: World, door: Door) -> None:
-    """Exactly those; root the platform's. Another tenant is looked at by fleet staff only, as that tenant sees."""
+    """Each tenant lists exactly those, and root the platform's sites. Only fleet staff may look as another tenant."""
     assert await listed(world, door, "acme-viewer") == [FRANKFURT, ASHBURN, BERLIN, DUBLIN]
     assert await listed(world, door, "globex-admin") == [FRANKFURT, OSAKA]
     assert await listed(world, door, "root-admin") == [FRANKFURT, ASHBURN]
@@ -51,14 +51,14 @@ async def test_each_tenant_lists_its_own_its_dedicated_and_the_shared_sites(worl
 
 @both_doors
 async def test_a_caller_bound_to_single_sites_sees_those(world: World, door: Door) -> None:
-    """A binding on a site shows that site alone, its tokens included; no binding shows nothing, not even a tenant."""
+    """A binding on a site shows only that site with its tokens. Without a binding, not even a tenant is visible."""
     berlin, osaka = await world.site_id(BERLIN), await world.site_id(OSAKA)
     held = await caller_with(world, "acme", "held", site_resource("acme", berlin))
     foreign = await caller_with(world, "acme", "foreign", site_resource("globex", osaka))
     nobody = await caller_with(world, "acme", "nobody")
     for name in (BERLIN, DUBLIN):
-        given = {"tenantId": "acme", "siteId": await world.site_id(name), "idempotencyKey": name.replace(" ", "-")}
-        await HTTP.call(world, "acme-admin", "siteTokens.create", ttlSeconds=60, **given)
+        arguments = {"tenantId": "acme", "siteId": await world.site_id(name), "idempotencyKey": name.replace(" ", "-")}
+        await HTTP.call(world, "acme-admin", "siteTokens.create", ttlSeconds=60, **arguments)
     assert await listed(world, door, held) == [BERLIN]
     tokens = (await door.call(world, held, "siteTokens.list")).ok["items"]
     assert [token["siteId"] for token in tokens] == [berlin]
@@ -71,13 +71,13 @@ async def test_a_caller_bound_to_single_sites_sees_those(world: World, door: Doo
 
 
 async def test_a_caller_bound_to_a_tenant_and_to_a_site_of_its_own_finds_both_by_id(world: World) -> None:
-    """``node(id:)`` and the site of a token are found by either binding, as ``site(id:)`` is; the rest stays hidden."""
+    """Either binding suffices for ``node(id:)``, ``site(id:)`` and a token's site. All other objects stay hidden."""
     berlin = await world.site_id(BERLIN)
     mixed = await caller_with(world, "acme", "mixed", tenant_resource("globex"), site_resource("acme", berlin))
     tokens = {}
     for name, tenant in ((BERLIN, "acme"), (DUBLIN, "acme"), (OSAKA, "globex")):
-        given = {"tenantId": tenant, "siteId": await world.site_id(name), "idempotencyKey": name.replace(" ", "-")}
-        minted = await HTTP.call(world, f"{tenant}-admin", "siteTokens.create", ttlSeconds=60, **given)
+        arguments = {"tenantId": tenant, "siteId": await world.site_id(name), "idempotencyKey": name.replace(" ", "-")}
+        minted = await HTTP.call(world, f"{tenant}-admin", "siteTokens.create", ttlSeconds=60, **arguments)
         tokens[name] = minted.ok["id"]
     ask = (
         "query ($id: ID!) { node(id: $id) { id ... on Site { siteTokens { totalCount nodes { id } } } "
@@ -94,8 +94,8 @@ async def test_a_caller_bound_to_a_tenant_and_to_a_site_of_its_own_finds_both_by
 
 
 async def test_s3_a_site_visible_by_two_rules_is_listed_once(world: World) -> None:
-    """S3 (spicedb 1358): root sees the shared site as its owner and as every tenant does; fleet staff by no rule at
-    all. In each order and with a filter it is one row, and one in the total.
+    """S3 (spicedb 1358): root sees the shared site as its owner, and as every tenant does. Fleet staff see it by no
+    rule of a tenant. In each order and with a filter it is one row, and it counts once in the total.
     """
     staff = await caller_with(world, "root", "staff", FLEET, tenant_resource("acme"), tenant_resource("root"))
     shapes = (
@@ -116,21 +116,21 @@ async def test_s3_a_site_visible_by_two_rules_is_listed_once(world: World) -> No
 
 
 async def test_s1_nested_fields_and_nodes_go_through_the_predicate(world: World) -> None:
-    """S1 (netbox 17310): ``node(id:)`` of a hidden site or token is as of an unknown one, byte by byte; a shared
-    site's ``siteTokens`` are empty for those who do not own it, under an alias too, and their total is 0.
+    """S1 (netbox 17310): ``node(id:)`` of a hidden site or token gives the same bytes as an unknown id. A shared site's
+    ``siteTokens`` are empty for tenants that do not own the site, under an alias too, and their total is 0.
     """
     ids = {name: await world.site_id(name) for name in NAMES}
     tokens: dict[str, str] = {}
     for name, tenant in ((FRANKFURT, "root"), (ASHBURN, "root"), (BERLIN, "acme"), (OSAKA, "globex")):
-        given = {"tenantId": tenant, "siteId": ids[name], "idempotencyKey": ids[name], "ttlSeconds": 60}
-        tokens[name] = (await GRAPHQL.call(world, f"{tenant}-admin", "siteTokens.create", **given)).ok["id"]
+        arguments = {"tenantId": tenant, "siteId": ids[name], "idempotencyKey": ids[name], "ttlSeconds": 60}
+        tokens[name] = (await GRAPHQL.call(world, f"{tenant}-admin", "siteTokens.create", **arguments)).ok["id"]
 
-    async def node(caller: str, wanted: str) -> bytes:
-        body = {"query": "query ($id: ID!) { node(id: $id) { id __typename } }", "variables": {"id": wanted}}
+    async def node(caller: str, node_id: str) -> bytes:
+        body = {"query": "query ($id: ID!) { node(id: $id) { id __typename } }", "variables": {"id": node_id}}
         headers = world.headers(caller, **{"x-request-id": "one-request-id"})
         return (await world.client.post("/graphql", json=body, headers=headers)).content
 
-    for caller, seen, hidden in (
+    for caller, visible, hidden in (
         (
             "acme-admin",
             [ids[FRANKFURT], ids[BERLIN], tokens[BERLIN]],
@@ -145,10 +145,10 @@ async def test_s1_nested_fields_and_nodes_go_through_the_predicate(world: World)
     ):
         unknown = await node(caller, "site_" + "0" * 26)
         assert b"NOT_FOUND" in unknown
-        for wanted in (*hidden, "jt_" + "0" * 52, "", "site_", "site_\0", "jt_\0", "x" * 5000, "usr_1", "Ω"):
-            assert await node(caller, wanted) == unknown, (caller, wanted)
-        for wanted in seen:
-            assert wanted.encode() in await node(caller, wanted), (caller, wanted)
+        for node_id in (*hidden, "jt_" + "0" * 52, "", "site_", "site_\0", "jt_\0", "x" * 5000, "usr_1", "Ω"):
+            assert await node(caller, node_id) == unknown, (caller, node_id)
+        for node_id in visible:
+            assert node_id.encode() in await node(caller, node_id), (caller, node_id)
     nested = (
         "{ sites { nodes { name siteTokens { totalCount nodes { id } } t: siteTokens(first: 1) { nodes { id } } } } }"
     )
@@ -161,10 +161,10 @@ async def test_s1_nested_fields_and_nodes_go_through_the_predicate(world: World)
 
 
 async def test_the_projection_is_in_the_changes_transaction(world: World) -> None:
-    """A change that rolls back leaves it as it was; inside, the change and what it makes visible appear as one."""
+    """A change that rolls back leaves the projection unchanged. Inside the transaction, both are visible together."""
     draft = SiteDraft("acme", SiteKind.CUSTOM, "Gone", "eu", [], None, "test", "k")
     before = await world.count("site_visibility")
-    with pytest.raises(RuntimeError):  # noqa: PT012 - the transaction is part of it
+    with pytest.raises(RuntimeError):  # noqa: PT012 - the transaction belongs to it
         async with world.services.access.database.transaction() as tx:
             row = await sites.create(tx, draft)
             assert row is not None
@@ -184,25 +184,25 @@ STORED = "SELECT viewer_tenant_id, site_id, owner_tenant_id, listed FROM site_vi
 
 
 def seen_by(rows: list[sites.SiteRow], actor: Actor, tenant_id: str) -> set[str]:
-    """What the rules say, in Python: the sites of a tenant's view that the actor's bindings reach."""
+    """Applies the rules in Python. Returns the sites of a tenant's view that the actor's bindings reach."""
     bound = {binding.resource for binding in actor.bindings}
-    mine = {
+    in_view = {
         row.id
         for row in rows
         if row.deleted_at is None
         and (row.tenant_id == tenant_id or row.kind == "shared" or row.dedicated_to == tenant_id)
     }
     if bound & {"compute-fleet/global", f"compute-tenant/{tenant_id}"}:
-        return mine
-    return {site for site in mine if f"compute-site/{site}" in bound} if tenant_id == actor.tenant_id else set()
+        return in_view
+    return {site for site in in_view if f"compute-site/{site}" in bound} if tenant_id == actor.tenant_id else set()
 
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_random_walk_keeps_it_true(database_url: str, seed: int) -> None:
-    """After each of 60 random changes the projection is what the sites say; and for every kind of caller both shapes
-    of the predicate (the page's and the filter's), the look-up by id and the count agree with the rules.
+    """After each of 60 random changes the projection matches the sites. For every kind of caller, both forms of the
+    predicate (the page's and the filter's), the look-up by id and the total agree with the rules.
     """
-    random = Random(seed)  # noqa: S311 - a test's walk
+    random = Random(seed)  # noqa: S311 - a test's choices
     database = await Database.open(database_url, role=None, size=2, timeout_seconds=5)
     tenants = ("root", "acme", "globex", "initech")
     try:
@@ -218,11 +218,11 @@ async def test_a_random_walk_keeps_it_true(database_url: str, seed: int) -> None
                     kind = random.choice(list(SiteKind))
                     owner = random.choice(tenants[1:]) if kind is SiteKind.CUSTOM else "root"
                     for_tenant = random.choice(tenants[1:]) if kind is SiteKind.DEDICATED else None
-                    made = await sites.create(
+                    created = await sites.create(
                         tx, SiteDraft(owner, kind, f"S {step % 7}", "r", [], for_tenant, "t", str(step))
                     )
-                    assert made is not None
-                    rows[made.id] = made
+                    assert created is not None
+                    rows[created.id] = created
                 else:
                     row = await sites.lock(tx, *random.choice([(row.tenant_id, row.id) for row in alive]))
                     if action < 0.8 and row.dedicated_to is not None:
@@ -241,15 +241,15 @@ async def test_a_random_walk_keeps_it_true(database_url: str, seed: int) -> None
             ]
             for resources in bindings:
                 actor = Actor("idn", "name", tenant, tuple(Binding(resource, "viewer") for resource in resources))
-                seen = [await check(database, list(rows.values()), actor, asked) for asked in tenants]
-                found = [await sites.find_many(database, view, list(rows)) for view in widest_views(actor)]
-                assert set().union(*found) == set().union(*seen), "node(id:) finds what one of the views shows"
+                by_tenant = [await check(database, list(rows.values()), actor, viewer) for viewer in tenants]
+                by_view = [await sites.find_many(database, view, list(rows)) for view in widest_views(actor)]
+                assert set().union(*by_view) == set().union(*by_tenant), "node(id:) finds what one of the views shows"
     finally:
         await database.close()
 
 
 async def check(database: Database, rows: list[sites.SiteRow], actor: Actor, tenant_id: str) -> set[str]:
-    """Compare every path to the sites with the rules. Returns the ids that are found as that tenant."""
+    """Compares every path to the sites with the rules. Returns the ids that are found as that tenant."""
     view = view_of(actor, tenant_id)
     expected = seen_by(rows, actor, tenant_id)
     if view is None:
@@ -269,8 +269,8 @@ async def check(database: Database, rows: list[sites.SiteRow], actor: Actor, ten
 
 
 async def test_no_viewer_can_be_called_everybody(world: World) -> None:
-    """``*`` in the projection is every tenant: no input lets a tenant be called so."""
+    """``*`` in the projection stands for every tenant, so no input may name a tenant like that."""
     for operation, member in (("sites.list", "tenantId"), ("sites.create", "dedicatedTo")):
-        given = {"kind": "dedicated", "name": "n", "region": "r", "idempotencyKey": "k"} | {"tenantId": "root"}
-        given = (given if operation == "sites.create" else {}) | {member: projection.EVERY_TENANT}
-        assert (await HTTP.call(world, "root-admin", operation, **given)).code == "INVALID_ARGUMENT"
+        arguments = {"kind": "dedicated", "name": "n", "region": "r", "idempotencyKey": "k"} | {"tenantId": "root"}
+        arguments = (arguments if operation == "sites.create" else {}) | {member: projection.EVERY_TENANT}
+        assert (await HTTP.call(world, "root-admin", operation, **arguments)).code == "INVALID_ARGUMENT"

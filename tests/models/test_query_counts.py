@@ -1,7 +1,7 @@
-"""How many statements each operation sends to PostgreSQL, as one file that a change of it has to show in its diff.
+"""Tests how many statements each operation sends to PostgreSQL, against a snapshot that shows every change in the diff.
 
-``python -m tests.models.test_query_counts`` writes it anew. Each operation runs a second time when it is counted, as on
-a server that has been up for a while; BEGIN and COMMIT count too, since each is a round trip. An operation that is not
+``python -m tests.models.test_query_counts`` renews the snapshot. The second run of each operation is counted, as on a
+server that has been up for a while. BEGIN and COMMIT count too, because each is a round trip. An operation that is not
 measured fails the test.
 """
 
@@ -42,7 +42,7 @@ ROOT_FIELDS = {
     "secretGrants": "secrets.listGrants",
     "auditEvents": "auditEvents.list",
 } | {document.partition(" ")[0]: operation for operation, document in MUTATIONS.items()}
-"""The operation behind each root field that is one."""
+"""The operation of each root field that has one."""
 
 NESTED = {
     "sites { nodes { siteTokens } }": "siteTokens(first: 3) { nodes { id } }",
@@ -51,23 +51,23 @@ NESTED = {
     "sites { nodes { bootLease { holder } } }": "bootLease { epoch holder { name } }",
     "sites { nodes { bootLease { history } } }": "bootLease { epoch history { epoch } }",
 }
-"""What is asked of each site of a page: one statement a level, whatever the number of sites."""
+"""The members to select of each site of a page. Each level takes one statement, whatever the number of sites."""
 
 POOLS = {"better-compute bc_api", "better-compute bc_broker"}
-"""The connections that serve; the others are the listener's and the relay's."""
+"""The names of the connections that serve requests. The others belong to the listener and the relay."""
 
 Call = Callable[[int], Awaitable[Any]]
 
 
 class Counts(dict[str, int]):
-    """How many statements each operation took. ``sent`` are those of the servers' pools since it was emptied."""
+    """The number of statements of each operation. ``sent`` are the statements of the pools since it was cleared."""
 
     def __init__(self, sent: list[str]) -> None:
         super().__init__()
         self.sent = sent
 
-    async def of(self, name: str, call: Call) -> None:
-        """Count the statements of ``call(2)``, after ``call(1)``."""
+    async def measure(self, name: str, call: Call) -> None:
+        """Counts the statements of ``call(2)``, after ``call(1)``."""
         await call(1)
         self.sent.clear()
         await call(2)
@@ -76,7 +76,7 @@ class Counts(dict[str, int]):
 
 @asynccontextmanager
 async def counted_world(database_url: str, folder: Path) -> AsyncIterator[tuple[World, Counts]]:
-    """The demo world, whose statements are counted, and whose background work is left out of that."""
+    """Starts the demo world, and counts its statements except those of background work."""
     sent: list[str] = []
     connect = asyncpg.connect
 
@@ -91,14 +91,14 @@ async def counted_world(database_url: str, folder: Path) -> AsyncIterator[tuple[
         patched.setattr(app, "SWEEP_SECONDS", 3600)
         patched.setattr(app, "LAST_USE_SECONDS", 3600)
         async with make_world(database_url, folder) as world:
-            # Callers are kept for as long as the test takes, so that no statement looks them up again.
+            # Callers stay cached for the whole test, so that no statement looks them up again.
             patched.setattr(world.services.callers.keyring, "_ttl_seconds", 3600)
             patched.setattr(world.services.callers.agents, "_ttl_seconds", 3600)
             yield world, Counts(sent)
 
 
 async def count_all(world: World, counts: Counts) -> None:
-    """Count the statements of every operation."""
+    """Counts the statements of every operation."""
     site = await world.site_id("Acme Berlin")
     agents = [await join(world) for _ in range(3)]
     await count_mutations(world, counts, agents)
@@ -108,21 +108,21 @@ async def count_all(world: World, counts: Counts) -> None:
 
 
 async def count_queries(world: World, counts: Counts, site: str, agent: Joined) -> None:
-    """Count those of root fields that read, and of nested lists."""
+    """Counts the statements of root fields that read, and of nested lists."""
 
     async def ask(name: str, query: str) -> None:
         async def call(_number: int) -> None:
             answer = await world.graphql("acme-admin", query)
             assert "errors" not in answer, answer
 
-        await counts.of(name, call)
+        await counts.measure(name, call)
 
     for name, members in (("site", {"siteId": site}), ("siteAgent", {"agentId": agent.id})):
 
         async def get(_number: int, name: str = name, members: dict[str, str] = members) -> None:
             assert (await GRAPHQL.call(world, "acme-admin", ROOT_FIELDS[name], **members)).ok
 
-        await counts.of(name, get)
+        await counts.measure(name, get)
     for name in ("sites", "siteTokens", "siteAgents", "secrets", "secretGrants", "auditEvents"):
         await ask(name, f"{{ {name} {{ nodes {{ __typename }} pageInfo {{ hasNextPage }} }} }}")
         await ask(f"{name} {{ totalCount }}", f"{{ {name} {{ nodes {{ __typename }} totalCount }} }}")
@@ -133,16 +133,16 @@ async def count_queries(world: World, counts: Counts, site: str, agent: Joined) 
 
 
 async def count_mutations(world: World, counts: Counts, agents: list[Joined]) -> None:
-    """Count those of root fields that change something, and of retries."""
+    """Counts the statements of root fields that change something, and of retries."""
     site, secret = await world.site_id("Acme Berlin"), "secret://tenant/acme/n"
     tokens = [(await mint(world))[0] for _ in range(3)]
-    made: dict[int, str] = {}
+    site_ids: dict[int, str] = {}
 
     async def call(root_field: str, **members: Any) -> dict[str, Any]:
         return (await GRAPHQL.call(world, "acme-admin", ROOT_FIELDS[root_field], **ACME, **members)).ok
 
     async def create(number: int) -> None:
-        made[number] = (
+        site_ids[number] = (
             await call("createSite", kind="custom", name="n", region="r", idempotencyKey=f"key-{number}-of-it")
         )["id"]
 
@@ -152,21 +152,21 @@ async def count_mutations(world: World, counts: Counts, agents: list[Joined]) ->
     async def replay(_number: int) -> None:
         await create_token(1)
 
-    await counts.of("createSite", create)
-    await counts.of("updateSite", lambda n: call("updateSite", siteId=site, name=f"Acme Berlin {n}"))
-    await counts.of("createSiteToken", create_token)
-    await counts.of("createSiteToken, replayed", replay)
-    await counts.of("revokeSiteToken", lambda n: call("revokeSiteToken", siteId=site, tokenId=tokens[n]))
-    await counts.of("putSecret", lambda n: call("putSecret", name="n", value=f"v{n}"))
-    await counts.of("grantSecret", lambda n: call("grantSecret", reference=secret, siteId=made[n]))
-    await counts.of("revokeSecretGrant", lambda n: call("revokeSecretGrant", reference=secret, siteId=made[n]))
-    await counts.of("deleteSite", lambda n: call("deleteSite", siteId=made[n]))
-    await counts.of("revokeSiteAgent", lambda n: call("revokeSiteAgent", agentId=agents[n].id))
+    await counts.measure("createSite", create)
+    await counts.measure("updateSite", lambda n: call("updateSite", siteId=site, name=f"Acme Berlin {n}"))
+    await counts.measure("createSiteToken", create_token)
+    await counts.measure("createSiteToken, replayed", replay)
+    await counts.measure("revokeSiteToken", lambda n: call("revokeSiteToken", siteId=site, tokenId=tokens[n]))
+    await counts.measure("putSecret", lambda n: call("putSecret", name="n", value=f"v{n}"))
+    await counts.measure("grantSecret", lambda n: call("grantSecret", reference=secret, siteId=site_ids[n]))
+    await counts.measure("revokeSecretGrant", lambda n: call("revokeSecretGrant", reference=secret, siteId=site_ids[n]))
+    await counts.measure("deleteSite", lambda n: call("deleteSite", siteId=site_ids[n]))
+    await counts.measure("revokeSiteAgent", lambda n: call("revokeSiteAgent", agentId=agents[n].id))
     await call("grantSecret", reference=secret, siteId=site)
 
 
 async def count_agents(world: World, counts: Counts, agent: Joined) -> None:
-    """Count those of the agents' door; the agent holds no lease yet."""
+    """Counts the statements of the agents' door. The agent holds no lease yet."""
     bearers = [(await mint(world))[1] for _ in range(3)]
     epoch = 0
 
@@ -188,23 +188,25 @@ async def count_agents(world: World, counts: Counts, agent: Joined) -> None:
     async def rotated(_number: int) -> None:
         assert (await rotate(world, agent, agent.keys.with_pending())).status_code == 200
 
-    await counts.of("siteAgents.enroll", enrol)
-    await counts.of("bootLeases.acquire", acquire)
-    await counts.of("siteAgents.self", of_agent("compute/siteAgents/self"))
-    await counts.of("bootLeases.renew", of_agent("compute/bootLeases/renew", epoch=epoch))
-    await counts.of("bootLeases.recordBoot", of_agent("compute/bootLeases/recordBoot", epoch=epoch, machine="m"))
-    await counts.of("broker.read", of_agent("broker/secrets/read", epoch=epoch, reference="secret://tenant/acme/n"))
-    await counts.of("bootLeases.release", release)
-    await counts.of("siteAgents.rotateKey", rotated)
+    await counts.measure("siteAgents.enroll", enrol)
+    await counts.measure("bootLeases.acquire", acquire)
+    await counts.measure("siteAgents.self", of_agent("compute/siteAgents/self"))
+    await counts.measure("bootLeases.renew", of_agent("compute/bootLeases/renew", epoch=epoch))
+    await counts.measure("bootLeases.recordBoot", of_agent("compute/bootLeases/recordBoot", epoch=epoch, machine="m"))
+    await counts.measure(
+        "broker.read", of_agent("broker/secrets/read", epoch=epoch, reference="secret://tenant/acme/n")
+    )
+    await counts.measure("bootLeases.release", release)
+    await counts.measure("siteAgents.rotateKey", rotated)
 
 
 def written(counts: Counts) -> str:
-    """The snapshot's text."""
+    """Returns the text of the snapshot."""
     return json.dumps(dict(sorted(counts.items())), indent=1) + "\n"
 
 
 async def test_statements_are_as_many_as_the_snapshot_says(database_url: str, tmp_path: Path) -> None:
-    """Every root field of GraphQL, every method of the agents' door, and lists in lists."""
+    """The snapshot covers every root field of GraphQL, every method of the agents' door, and nested lists."""
     async with counted_world(database_url, tmp_path) as (world, counts):
         await count_all(world, counts)
     assert written(counts) == SNAPSHOT.read_text()
@@ -216,7 +218,7 @@ async def test_statements_are_as_many_as_the_snapshot_says(database_url: str, tm
 
 
 def test_a_list_in_a_list_is_one_statement_and_a_count_only_what_is_asked_for() -> None:
-    """What the snapshot must say, whoever renews it."""
+    """These rules hold for the snapshot, also after it is renewed."""
     counts = json.loads(SNAPSHOT.read_text())
     for name in NESTED:
         assert counts[name] == name.count("{"), name

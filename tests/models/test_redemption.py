@@ -1,6 +1,6 @@
-"""Redemption: who wins, when time is over, what a refusal leaves, and what revocation means."""
+"""Tests redemption: the count of uses, the cost of refusals, revocation, and time."""
 
-# ruff: noqa: S608 - statements are put together from the test's own words
+# ruff: noqa: S608 - statements are built from the test's own constants
 
 import asyncio
 import contextlib
@@ -29,21 +29,23 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 async def mint(world: World, key: str = "k1", *, site: str = "Acme Berlin", max_uses: int = 1, ttl: int = 600) -> str:
-    """A bearer of a site of acme."""
-    given = {"tenantId": "acme", "siteId": await world.site_id(site), "idempotencyKey": key}
-    token = (await HTTP.call(world, "acme-admin", "siteTokens.create", ttlSeconds=ttl, maxUses=max_uses, **given)).ok
+    """Mints a token for a site of acme, and returns its bearer."""
+    arguments = {"tenantId": "acme", "siteId": await world.site_id(site), "idempotencyKey": key}
+    token = (
+        await HTTP.call(world, "acme-admin", "siteTokens.create", ttlSeconds=ttl, maxUses=max_uses, **arguments)
+    ).ok
     return str(token["token"])
 
 
 async def redeem(world: World, bearer: str, *, site_id: str | None = None, address: str | None = None) -> SiteTokenRow:
-    """Use ``bearer`` as the agents' door does."""
+    """Redeems ``bearer`` as the agents' door does."""
     return await use(world.services[Redeemer], bearer, site_id=site_id, address=address)
 
 
 async def use(
     redeemer: Redeemer, bearer: str, *, site_id: str | None = None, address: str | None = None
 ) -> SiteTokenRow:
-    """Counts one use of ``bearer``, on ``site_id`` if given."""
+    """Counts one use of ``bearer``, on the site ``site_id`` if it is not None."""
     async with redeemer.redeem(BearerToken(bearer), address=address) as redemption:
         if site_id not in {None, redemption.token.site_id}:
             raise Refused(Refusal.WRONG_SITE, redemption.token)
@@ -51,7 +53,7 @@ async def use(
 
 
 async def outcome(world: World, bearer: str, *, site_id: str | None = None, address: str | None = None) -> str:
-    """``ok``, or why it was refused."""
+    """Returns ``ok``, or the reason of the refusal."""
     try:
         await redeem(world, bearer, site_id=site_id, address=address)
     except Refused as refused:
@@ -60,12 +62,12 @@ async def outcome(world: World, bearer: str, *, site_id: str | None = None, addr
 
 
 async def uses(world: World) -> list[int]:
-    """The stored uses of every token, oldest first."""
+    """Returns the stored uses of every token, oldest first."""
     return [row[0] for row in await world.rows("SELECT uses FROM join_tokens ORDER BY created_at")]
 
 
 def verifications() -> float:
-    """How many times this process verified by argon2id."""
+    """Returns how many argon2id verifications this process made."""
     return float(HASHES.labels("verify")._value.get())
 
 
@@ -74,8 +76,8 @@ def verifications() -> float:
 
 @pytest.mark.parametrize(("max_uses", "tries"), [(1, 50), (16, 64)])
 async def test_r1_no_more_redemptions_than_uses(world: World, max_uses: int, tries: int) -> None:
-    """R1 (Infisical pull request 7979): of parallel redemptions exactly ``maxUses`` succeed; the stored ``uses`` is
-    equal, and the token is exhausted, which a later redemption and both doors say.
+    """R1 (Infisical pull request 7979): exactly ``maxUses`` of parallel redemptions succeed, and the stored ``uses`` is
+    equal. The token is exhausted then, as a later redemption and both doors report.
     """
     bearer = await mint(world, max_uses=max_uses)
     results = await asyncio.gather(*(outcome(world, bearer) for _ in range(tries)))
@@ -126,7 +128,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 @contextlib.asynccontextmanager
 async def other_server(world: World, tries: int) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Another process on the same database, which redeems ``tries`` times the bearer that it reads from its input."""
+    """Starts another process on the same database. It redeems the bearer from its input ``tries`` times."""
     url, keys_dir = str(world.settings.database_url), str(world.settings.keys_dir)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -148,7 +150,7 @@ async def other_server(world: World, tries: int) -> AsyncIterator[asyncio.subpro
 
 @pytest.mark.parametrize(("max_uses", "tries"), [(1, 20), (16, 32)])
 async def test_r2_two_server_processes_count_as_one(world: World, max_uses: int, tries: int) -> None:
-    """R2 (SPIRE 1.14.6): redemptions split over two processes succeed ``maxUses`` times together."""
+    """R2 (SPIRE 1.14.6): redemptions in two processes succeed ``maxUses`` times in total."""
     bearer = await mint(world, max_uses=max_uses)
     async with other_server(world, tries) as process:
         assert process.stdout is not None
@@ -165,8 +167,8 @@ async def test_r2_two_server_processes_count_as_one(world: World, max_uses: int,
 
 
 async def test_r5_a_refusal_counts_no_use(world: World) -> None:
-    """R5 (Infisical pull request 6234): wrong secret, wrong site, wrong address, an unknown or mangled bearer, a
-    revoked token, a deleted site: refused each, for its own reason, and ``uses`` stays.
+    """R5 (Infisical pull request 6234): a wrong secret, site or address, an unknown or mangled bearer, a revoked token
+    and a deleted site are each refused for their own reason, and ``uses`` does not change.
     """
     bearer = await mint(world, max_uses=16)
     token_id, secret = ids.parse_bearer(bearer) or ("", "")
@@ -189,14 +191,14 @@ async def test_r5_a_refusal_counts_no_use(world: World) -> None:
     assert await outcome(world, bearer, address="10.1.2.3") == "ok"
     assert await outcome(world, bearer, address="2001:db8::7") == "ok"
     assert await outcome(world, bearer, address="::ffff:10.1.2.3") == "ok"
-    given = {"tenantId": "acme", "siteId": await world.site_id("Acme Berlin"), "tokenId": token_id}
-    await HTTP.call(world, "acme-admin", "siteTokens.revoke", **given)
+    arguments = {"tenantId": "acme", "siteId": await world.site_id("Acme Berlin"), "tokenId": token_id}
+    await HTTP.call(world, "acme-admin", "siteTokens.revoke", **arguments)
     assert await outcome(world, bearer, address="10.1.2.3") == "revoked"
     assert await uses(world) == [3]
 
 
 async def test_a_refusal_without_the_secret_costs_no_hash(world: World) -> None:
-    """A guesser buys no argon2id: form, checksum and the keyed pre-check come first. Nor does a dead token's holder."""
+    """A guess costs no argon2id: the form, the checksum and the keyed pre-check come first. Nor does a dead token."""
     bearer = await mint(world)
     token_id, _ = ids.parse_bearer(bearer) or ("", "")
     before = verifications()
@@ -211,7 +213,7 @@ async def test_a_refusal_without_the_secret_costs_no_hash(world: World) -> None:
 
 
 async def test_a_hash_is_checked_even_if_the_pre_check_passes(world: World) -> None:
-    """The keyed tag alone lets nobody in: with the pepper stolen, argon2id still refuses another secret."""
+    """The keyed tag alone does not suffice: if the pepper is stolen, argon2id still refuses another secret."""
     bearer = await mint(world)
     token_id, _ = ids.parse_bearer(bearer) or ("", "")
     forged = ids.new_secret()
@@ -231,7 +233,7 @@ async def test_a_tag_of_another_pepper_is_refused(world: World) -> None:
 
 
 async def test_the_hash_is_renewed_when_its_parameters_change(world: World, database_url: str, tmp_path: Path) -> None:
-    """A token of former argon2id parameters is redeemed, and its hash replaced by one of the new parameters."""
+    """A token with former argon2id parameters is redeemed, and its hash is replaced by one with the new parameters."""
     bearer = await mint(world, max_uses=3)
     [(before,)] = await world.rows("SELECT secret_hash FROM join_tokens")
     async with make_world(database_url, tmp_path, argon2_time_cost=2) as changed:
@@ -245,7 +247,7 @@ async def test_the_hash_is_renewed_when_its_parameters_change(world: World, data
 
 
 async def test_a_deleted_site_lets_nobody_in(world: World) -> None:
-    """Deletion revokes the site's tokens; and even a token that was left active is refused, by the site itself."""
+    """Deletion revokes the tokens of the site. Even a token that was left active is refused, because of its site."""
     bearer = await mint(world, max_uses=2)
     site = await world.site_id("Acme Berlin")
     await HTTP.call(world, "acme-admin", "sites.delete", tenantId="acme", siteId=site)
@@ -259,8 +261,9 @@ async def test_a_deleted_site_lets_nobody_in(world: World) -> None:
 
 
 async def test_v1_no_redemption_that_begins_after_revoke_answered(world: World) -> None:
-    """V1 (Infisical pull request 6417): 1,000 tokens, each revoked while it is being redeemed. What begins after the
-    revocation answered is refused; what was counted was counted before ``revokedAt``; ``uses`` is what succeeded.
+    """V1 (Infisical pull request 6417): each of 1,000 tokens is revoked while it is being redeemed. A redemption that
+    begins after the response to the revocation is refused. Every counted use was counted before ``revokedAt``, and
+    ``uses`` is the number of successes.
     """
     first = await mint(world, max_uses=16)
     _, secret = ids.parse_bearer(first) or ("", "")
@@ -304,9 +307,9 @@ async def test_v1_no_redemption_that_begins_after_revoke_answered(world: World) 
 
 @contextlib.asynccontextmanager
 async def own_clock(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """Give the database a ``clock_timestamp()`` of the test's own: ``UPDATE own.clock SET ahead = ..., at = ...``.
+    """Gives the database a ``clock_timestamp()`` of the test's own: ``UPDATE own.clock SET ahead = ..., at = ...``.
 
-    It stands before the real one in the search path of all connections that are opened afterwards.
+    It precedes the real one in the search path of all connections that are opened afterwards.
     """
     connection = await asyncpg.connect(plain_url(database_url))
     try:
@@ -330,7 +333,7 @@ async def own_clock(database_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.mark.parametrize("ahead", ["1 hour", "-1 hour"])
 async def test_t1_one_clock_decides(database_url: str, tmp_path: Path, ahead: str) -> None:
-    """T1 (cluster-api 6029): with the database an hour off the server, a token still lives exactly its TTL."""
+    """T1 (cluster-api 6029): a token lives exactly its TTL, even if the database and the server differ by an hour."""
     async with own_clock(database_url) as clock, make_world(database_url, tmp_path) as world:
         await clock.execute(f"UPDATE own.clock SET ahead = '{ahead}'")
         bearer = await mint(world, max_uses=3, ttl=60)
@@ -347,8 +350,8 @@ async def test_t1_one_clock_decides(database_url: str, tmp_path: Path, ahead: st
 
 
 async def test_t2_at_exactly_expires_at_it_is_over(database_url: str, tmp_path: Path) -> None:
-    """T2 (consul 17066): a microsecond before ``expiresAt`` a token is active; at it, it is expired, in its record
-    and for redemption alike.
+    """T2 (consul 17066): a microsecond before ``expiresAt`` a token is active. At ``expiresAt`` it is expired, both in
+    its state and for a redemption.
     """
     async with own_clock(database_url) as clock, make_world(database_url, tmp_path) as world:
         bearer = await mint(world, max_uses=3)
@@ -361,13 +364,13 @@ async def test_t2_at_exactly_expires_at_it_is_over(database_url: str, tmp_path: 
 
 
 async def test_t2_the_count_itself_refuses_at_expires_at(database_url: str, tmp_path: Path) -> None:
-    """T2 under the lock: where a token expires between the look at it and the count, the count refuses it."""
+    """T2 under the lock: if a token expires between its look-up and the count, the count refuses it."""
     async with own_clock(database_url) as clock, make_world(database_url, tmp_path) as world:
         bearer = BearerToken(await mint(world))
         token, _ = await world.services[Redeemer].identify(bearer)
         redemption.refuse_early(token, address=None)
         await clock.execute("UPDATE own.clock SET at = (SELECT expires_at FROM join_tokens)")
-        with pytest.raises(Refused) as refused:  # noqa: PT012 - the transaction is part of it
+        with pytest.raises(Refused) as refused:  # noqa: PT012 - the transaction belongs to it
             async with world.services.access.database.transaction() as tx:
                 await redemption.lock(tx, token)
                 await redemption.count_use(tx, token, None)
@@ -377,8 +380,9 @@ async def test_t2_the_count_itself_refuses_at_expires_at(database_url: str, tmp_
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 async def test_d1_a_token_that_expires_while_its_row_is_locked_is_expired(world: World, end: str) -> None:
     """D1 (measured on PostgreSQL): another transaction holds the row past the expiry, then commits or rolls back.
-    The time is read after the lock is held, so the redemption is refused; ``now()`` would let it in, and so would
-    ``clock_timestamp()`` in the statement that waits, where the holder rolls back.
+
+    The time is read after the lock is held, so the redemption is refused. ``now()`` would accept it. So would
+    ``clock_timestamp()`` in the statement that waits, if the other transaction rolls back.
     """
     bearer = await mint(world)
     holder = await asyncpg.connect(plain_url(str(world.settings.database_url)))
@@ -399,8 +403,8 @@ async def test_d1_a_token_that_expires_while_its_row_is_locked_is_expired(world:
 
 
 async def test_d4_a_token_cannot_stand_on_another_tenants_site(world: World) -> None:
-    """D4 (measured on PostgreSQL): keys lead with the tenant, so a row that names another tenant's site is refused as
-    one that names none.
+    """D4 (measured on PostgreSQL): keys begin with the tenant, so a row with another tenant's site is refused like a
+    row with an unknown site.
     """
     await mint(world)
     berlin = await world.site_id("Acme Berlin")

@@ -1,4 +1,4 @@
-"""Of a page's rows only what is asked for is read, which no answer shows."""
+"""Tests that only the selected members of a page's rows are read, and that no response shows it."""
 
 import asyncio
 import gc
@@ -48,9 +48,9 @@ MORE += ["pageInfo { hasNextPage endCursor }"]
 
 
 def test_what_was_not_read_is_an_error_and_no_null() -> None:
-    """Of a page whose asker says too little, nothing is told that is not so."""
-    asked = PageSelection(frozenset({"name", "labels"}), cursors=False, more=False)
-    narrow = asked.row_class(SiteRow, always="id", key=("name", "id"))
+    """If code reads a member that it did not select, it gets an error and never a wrong value."""
+    selection = PageSelection(frozenset({"name", "labels"}), cursors=False, more=False)
+    narrow = selection.row_class(SiteRow, always="id", key=("name", "id"))
     row = narrow._make(["site_1", "Berlin", []])
     assert isinstance(row, SiteRow)
     assert (row.id, row.name, row.labels) == ("site_1", "Berlin", [])
@@ -58,18 +58,18 @@ def test_what_was_not_read_is_an_error_and_no_null() -> None:
     for name in set(SiteRow._fields) - {"id", "name", "labels"}:
         with pytest.raises(AttributeError, match="not read"):
             getattr(row, name)
-    page = Page([row], first=1, after=None, cursor=str, count=asyncio.Future, more=asked.more)
+    page = Page([row], first=1, after=None, cursor=str, count=asyncio.Future, more=selection.more)
     assert not hasattr(page, "has_next_page")
-    whole = asked._replace(cursors=True).row_class(SiteRow, always="id", key=("tenant_id",))
+    whole = selection._replace(cursors=True).row_class(SiteRow, always="id", key=("tenant_id",))
     assert list(whole._fields) == ["id", "tenant_id", "name", "labels"]
 
 
 async def test_what_is_selected_does_not_change_what_is_answered(world: World) -> None:
-    """Only the members that a document selects are read: the same as where everything is."""
+    """A response is the same whether all members are read, or only those that the document selects."""
     site_id = await world.site_id("Acme Berlin")
     for number in range(4):
-        given = {"tenantId": "acme", "siteId": site_id, "ttlSeconds": 600, "idempotencyKey": f"members-{number}"}
-        assert (await world.post("acme-admin", "siteTokens/create", given)).status_code == 200
+        arguments = {"tenantId": "acme", "siteId": site_id, "ttlSeconds": 600, "idempotencyKey": f"members-{number}"}
+        assert (await world.post("acme-admin", "siteTokens/create", arguments)).status_code == 200
     random = Random(1)  # noqa: S311 - data of a test
     settings = world.settings.model_copy(update={"graphql_compiled_executor": False})
     async with run_server(settings) as (url, _), httpx.AsyncClient(base_url=url) as interpreted:
@@ -89,7 +89,7 @@ async def test_what_is_selected_does_not_change_what_is_answered(world: World) -
 
 
 async def test_what_was_asked_keeps_no_document(world: World) -> None:
-    """One that holds a secret, in another of its operations even, is let go with its request."""
+    """A document with a secret, even in another of its operations, is released with its request."""
     secret = "Marker-of-a-value-91c7"
     put = f'mutation Put {{ putSecret(input: {{tenantId: "acme", name: "n", value: "{secret}"}}) {{ name }} }}'
     body = {"query": f"{put} query Sites {{ sites {{ nodes {{ id }} }} }}", "operationName": "Sites"}

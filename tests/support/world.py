@@ -89,7 +89,8 @@ class _Server(uvicorn.Server):
         while not await self.on_tick(counter):
             counter += 1
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), 0.1)
+                async with asyncio.timeout(0.1):
+                    await self._stopping.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Waits like uvicorn only if a connection is left."""
